@@ -1,0 +1,17 @@
+//! Nouns that every room of Hiroba shares.
+//!
+//! This crate knows nothing of networks, threads, clocks or operating systems: the
+//! protocol engines are built from these types alone, so that one engine runs in a real
+//! node, in the litmus simulator and in a virtual cluster.
+
+mod id;
+mod page;
+mod random;
+mod time;
+mod timestamp;
+
+pub use id::{CondId, IntervalSeq, LockId, MAX_NODES, NodeId};
+pub use page::{Access, PageId, PageRange, PageSet, PageSize, PageSizeError};
+pub use random::{Prng, RngExt, seeded};
+pub use time::Instant;
+pub use timestamp::{VectorTimestamp, VersionVector};

@@ -1,0 +1,274 @@
+//! Pages: the coherence unit, ranges and sets of them.
+
+use core::fmt;
+
+use serde::{Deserialize, Serialize};
+
+/// A page of the shared region, counted from the region's start in units of the job's page size.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct PageId(pub u64);
+
+impl fmt::Display for PageId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "page {}", self.0)
+    }
+}
+
+/// What the program may do with a page without a fault.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Access {
+    /// Every access faults.
+    #[default]
+    None,
+    /// Loads run free, stores fault.
+    Read,
+    /// Loads and stores run free.
+    Write,
+}
+
+/// A size that a page may have: a power of two from 4 KiB to 2 MiB.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(try_from = "u32", into = "u32")]
+pub struct PageSize(u32);
+
+/// The size asked for is not a power of two from 4 KiB to 2 MiB.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PageSizeError {
+    /// What was asked for, in bytes.
+    pub got_bytes: u64,
+}
+
+impl fmt::Display for PageSizeError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "expected a page size that is a power of two from 4K to 2M, got {} bytes", self.got_bytes)
+    }
+}
+
+impl core::error::Error for PageSizeError {}
+
+impl PageSize {
+    /// The smallest and the default.
+    pub const KIB_4: PageSize = PageSize(4096);
+    /// The largest.
+    pub const MIB_2: PageSize = PageSize(2 << 20);
+
+    /// Checks a size in bytes.
+    pub fn new(bytes: u64) -> Result<PageSize, PageSizeError> {
+        let fits = (u64::from(Self::KIB_4.0)..=u64::from(Self::MIB_2.0)).contains(&bytes);
+        if fits && bytes.is_power_of_two() {
+            Ok(PageSize(bytes as u32))
+        } else {
+            Err(PageSizeError { got_bytes: bytes })
+        }
+    }
+
+    /// The size in bytes.
+    pub fn bytes(self) -> usize {
+        self.0 as usize
+    }
+
+    /// The number of pages that `bytes` bytes need.
+    pub fn pages_for(self, bytes: u64) -> u64 {
+        bytes.div_ceil(u64::from(self.0))
+    }
+}
+
+impl TryFrom<u32> for PageSize {
+    type Error = PageSizeError;
+    fn try_from(bytes: u32) -> Result<Self, PageSizeError> {
+        PageSize::new(u64::from(bytes))
+    }
+}
+
+impl From<PageSize> for u32 {
+    fn from(size: PageSize) -> u32 {
+        size.0
+    }
+}
+
+/// Consecutive pages `first .. first + count`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct PageRange {
+    /// The first page.
+    pub first: PageId,
+    /// How many pages.
+    pub count: u64,
+}
+
+impl PageRange {
+    /// One page.
+    pub fn single(page: PageId) -> PageRange {
+        PageRange { first: page, count: 1 }
+    }
+
+    /// The first page behind the range.
+    pub fn end(self) -> PageId {
+        PageId(self.first.0.saturating_add(self.count))
+    }
+
+    /// Whether the range holds `page`.
+    pub fn contains(self, page: PageId) -> bool {
+        self.first <= page && page < self.end()
+    }
+
+    /// The pages in order.
+    pub fn iter(self) -> impl Iterator<Item = PageId> {
+        (self.first.0..self.end().0).map(PageId)
+    }
+}
+
+/// A set of pages, kept as sorted, disjoint, non-adjacent ranges.
+///
+/// Programs touch pages in runs, so a set of a million pages is usually a handful of ranges, in
+/// memory and on the wire.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PageSet {
+    ranges: Vec<PageRange>,
+}
+
+impl PageSet {
+    /// The empty set.
+    pub fn new() -> PageSet {
+        PageSet::default()
+    }
+
+    /// Whether the set holds no page.
+    pub fn is_empty(&self) -> bool {
+        self.ranges.is_empty()
+    }
+
+    /// How many pages the set holds.
+    pub fn len(&self) -> u64 {
+        self.ranges.iter().map(|range| range.count).sum()
+    }
+
+    /// The ranges in ascending order.
+    pub fn ranges(&self) -> &[PageRange] {
+        &self.ranges
+    }
+
+    /// The pages in ascending order.
+    pub fn iter(&self) -> impl Iterator<Item = PageId> + '_ {
+        self.ranges.iter().flat_map(|range| range.iter())
+    }
+
+    /// Whether the set holds `page`.
+    pub fn contains(&self, page: PageId) -> bool {
+        let next = self.ranges.partition_point(|range| range.first <= page);
+        next > 0 && self.ranges[next - 1].contains(page)
+    }
+
+    /// Adds a page; false when the set held it already.
+    pub fn insert(&mut self, page: PageId) -> bool {
+        let next = self.ranges.partition_point(|range| range.first <= page);
+        if next > 0 && self.ranges[next - 1].contains(page) {
+            return false;
+        }
+        let joins_left = next > 0 && self.ranges[next - 1].end() == page;
+        let joins_right = self.ranges.get(next).is_some_and(|range| range.first.0 == page.0 + 1);
+        match (joins_left, joins_right) {
+            (true, true) => {
+                self.ranges[next - 1].count += 1 + self.ranges[next].count;
+                self.ranges.remove(next);
+            }
+            (true, false) => self.ranges[next - 1].count += 1,
+            (false, true) => {
+                self.ranges[next].first = page;
+                self.ranges[next].count += 1;
+            }
+            (false, false) => self.ranges.insert(next, PageRange::single(page)),
+        }
+        true
+    }
+
+    /// Takes a page out; false when the set did not hold it.
+    pub fn remove(&mut self, page: PageId) -> bool {
+        let next = self.ranges.partition_point(|range| range.first <= page);
+        if next == 0 || !self.ranges[next - 1].contains(page) {
+            return false;
+        }
+        let range = self.ranges[next - 1];
+        let left = PageRange { first: range.first, count: page.0 - range.first.0 };
+        let right = PageRange { first: PageId(page.0 + 1), count: range.end().0 - page.0 - 1 };
+        let pieces = [left, right].into_iter().filter(|piece| piece.count > 0);
+        self.ranges.splice(next - 1..next, pieces);
+        true
+    }
+
+    /// Whether the ranges are ascending, disjoint, non-empty and below `limit_pages`: what bytes from the
+    /// network must be shown to satisfy before any other method is called on the set.
+    pub fn is_well_formed(&self, limit_pages: u64) -> bool {
+        let mut free_from = 0u64;
+        self.ranges.iter().all(|range| {
+            let Some(end) = range.first.0.checked_add(range.count) else { return false };
+            let ok = range.count > 0 && range.first.0 >= free_from && end <= limit_pages;
+            free_from = end;
+            ok
+        })
+    }
+}
+
+impl FromIterator<PageId> for PageSet {
+    fn from_iter<I: IntoIterator<Item = PageId>>(pages: I) -> PageSet {
+        let mut set = PageSet::new();
+        for page in pages {
+            set.insert(page);
+        }
+        set
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        #[test]
+        fn page_set_agrees_with_a_plain_set(operations in proptest::collection::vec((any::<bool>(), 0u64..40), 0..200)) {
+            let mut set = PageSet::new();
+            let mut model = BTreeSet::new();
+            for (insert, number) in operations {
+                let page = PageId(number);
+                if insert {
+                    prop_assert_eq!(set.insert(page), model.insert(page));
+                } else {
+                    prop_assert_eq!(set.remove(page), model.remove(&page));
+                }
+                prop_assert!(set.is_well_formed(40));
+                prop_assert_eq!(set.iter().collect::<Vec<_>>(), model.iter().copied().collect::<Vec<_>>());
+                prop_assert_eq!(set.len(), model.len() as u64);
+                for number in 0..40 {
+                    prop_assert_eq!(set.contains(PageId(number)), model.contains(&PageId(number)));
+                }
+                prop_assert!(set.ranges().windows(2).all(|pair| pair[0].end() < pair[1].first), "adjacent ranges must be joined");
+            }
+        }
+    }
+
+    #[test]
+    fn hostile_ranges_are_not_well_formed() {
+        let range = |first, count| PageRange { first: PageId(first), count };
+        for ranges in [
+            vec![range(0, 0)],
+            vec![range(5, 1), range(4, 1)],
+            vec![range(0, 3), range(2, 2)],
+            vec![range(u64::MAX, 2)],
+            vec![range(99, 2)],
+        ] {
+            assert!(!PageSet { ranges: ranges.clone() }.is_well_formed(100), "{ranges:?}");
+        }
+    }
+
+    #[test]
+    fn page_sizes_are_powers_of_two_in_range() {
+        assert_eq!(PageSize::new(4096), Ok(PageSize::KIB_4));
+        assert_eq!(PageSize::new(2 << 20), Ok(PageSize::MIB_2));
+        for bytes in [0, 1, 2048, 5000, 4 << 20, u64::MAX] {
+            assert_eq!(PageSize::new(bytes), Err(PageSizeError { got_bytes: bytes }));
+        }
+    }
+}

@@ -1,0 +1,151 @@
+//! Vector timestamps (Keleher, Cox, Zwaenepoel 1992, §3): the latest interval seen of every node.
+
+use serde::{Deserialize, Serialize};
+
+use crate::{IntervalSeq, NodeId};
+
+/// One entry a node: the latest interval of that node whose effects must be visible here.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct VectorTimestamp {
+    entries: Vec<IntervalSeq>,
+}
+
+impl VectorTimestamp {
+    /// The timestamp of a job's first moment: nothing seen of anyone.
+    pub fn new(nodes: u16) -> VectorTimestamp {
+        VectorTimestamp { entries: vec![0; usize::from(nodes)] }
+    }
+
+    /// How many nodes the timestamp speaks of.
+    pub fn nodes(&self) -> usize {
+        self.entries.len()
+    }
+
+    /// The latest interval seen of `node`.
+    pub fn get(&self, node: NodeId) -> IntervalSeq {
+        self.entries[node.index()]
+    }
+
+    /// Notes that intervals of `node` up to `seq` are seen. Time does not run backwards.
+    pub fn advance(&mut self, node: NodeId, seq: IntervalSeq) {
+        let entry = &mut self.entries[node.index()];
+        *entry = (*entry).max(seq);
+    }
+
+    /// The least upper bound of both.
+    pub fn merge(&mut self, other: &VectorTimestamp) {
+        for (mine, theirs) in self.entries.iter_mut().zip(&other.entries) {
+            *mine = (*mine).max(*theirs);
+        }
+    }
+
+    /// Whether everything `other` has seen is seen here too.
+    pub fn covers(&self, other: &VectorTimestamp) -> bool {
+        self.entries.iter().zip(&other.entries).all(|(mine, theirs)| mine >= theirs)
+    }
+}
+
+/// The same mapping with few entries: which intervals a page's copy holds, or must hold.
+///
+/// A page has few writers, whatever the number of nodes; nodes that never wrote it take no room.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct VersionVector {
+    /// Sorted by node, one entry a node, no zero.
+    entries: Vec<(NodeId, IntervalSeq)>,
+}
+
+impl VersionVector {
+    /// The version of a page that nobody has written.
+    pub fn new() -> VersionVector {
+        VersionVector::default()
+    }
+
+    /// Whether nobody's intervals are named.
+    pub fn is_empty(&self) -> bool {
+        self.entries.is_empty()
+    }
+
+    /// The entries, by ascending node.
+    pub fn entries(&self) -> &[(NodeId, IntervalSeq)] {
+        &self.entries
+    }
+
+    /// The latest interval of `node`, 0 when there is none.
+    pub fn get(&self, node: NodeId) -> IntervalSeq {
+        match self.entries.binary_search_by_key(&node, |entry| entry.0) {
+            Ok(at) => self.entries[at].1,
+            Err(_) => 0,
+        }
+    }
+
+    /// Raises the entry of `node` to at least `seq`.
+    pub fn advance(&mut self, node: NodeId, seq: IntervalSeq) {
+        match self.entries.binary_search_by_key(&node, |entry| entry.0) {
+            Ok(at) => self.entries[at].1 = self.entries[at].1.max(seq),
+            Err(at) if seq > 0 => self.entries.insert(at, (node, seq)),
+            Err(_) => {}
+        }
+    }
+
+    /// Whether this version holds everything that `needed` asks for.
+    pub fn covers(&self, needed: &VersionVector) -> bool {
+        needed.entries.iter().all(|(node, seq)| self.get(*node) >= *seq)
+    }
+
+    /// Drops what `held` already satisfies.
+    pub fn retain_beyond(&mut self, held: &VersionVector) {
+        self.entries.retain(|(node, seq)| held.get(*node) < *seq);
+    }
+
+    /// Whether nodes are ascending and below `nodes` and no entry is zero: what bytes from the network must
+    /// be shown to satisfy.
+    pub fn is_well_formed(&self, nodes: u16) -> bool {
+        let ascending = self.entries.windows(2).all(|pair| pair[0].0 < pair[1].0);
+        ascending && self.entries.iter().all(|(node, seq)| node.0 < nodes && *seq > 0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn timestamp(entries: &[u64]) -> VectorTimestamp {
+        VectorTimestamp { entries: entries.to_vec() }
+    }
+
+    proptest! {
+        #[test]
+        fn merge_is_the_least_upper_bound(a in proptest::collection::vec(0u64..9, 5), b in proptest::collection::vec(0u64..9, 5)) {
+            let (a, b) = (timestamp(&a), timestamp(&b));
+            let mut joined = a.clone();
+            joined.merge(&b);
+            prop_assert!(joined.covers(&a) && joined.covers(&b));
+            for node in NodeId::all(5) {
+                prop_assert!(joined.get(node) == a.get(node) || joined.get(node) == b.get(node));
+            }
+        }
+
+        #[test]
+        fn version_vector_agrees_with_a_dense_one(advances in proptest::collection::vec((0u16..6, 0u64..9), 0..40), held in proptest::collection::vec((0u16..6, 1u64..9), 0..9)) {
+            let mut sparse = VersionVector::new();
+            let mut dense = VectorTimestamp::new(6);
+            for (node, seq) in advances {
+                sparse.advance(NodeId(node), seq);
+                dense.advance(NodeId(node), seq);
+                prop_assert!(sparse.is_well_formed(6));
+            }
+            for node in NodeId::all(6) {
+                prop_assert_eq!(sparse.get(node), dense.get(node));
+            }
+            let mut held_version = VersionVector::new();
+            for (node, seq) in held {
+                held_version.advance(NodeId(node), seq);
+            }
+            let mut beyond = sparse.clone();
+            beyond.retain_beyond(&held_version);
+            prop_assert_eq!(beyond.is_empty(), held_version.covers(&sparse));
+        }
+    }
+}

@@ -1,0 +1,182 @@
+use std::ops::AddAssign;
+
+use hiroba_base::NodeId;
+use serde::{Deserialize, Serialize};
+
+/// Seconds of a node's threads, by what the threads were doing.
+///
+/// Between joining and leaving the job every instant of every program thread belongs to exactly one
+/// class, so the classes sum to threads × wall time.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct TimeBreakdown {
+    /// The program's own code (descheduled time included: a crowded machine shows here).
+    pub compute: f64,
+    /// Waiting for a page that was loaded from.
+    pub read_fault: f64,
+    /// Waiting for a page that was stored to: fetch, twin and the change of protection.
+    pub write_fault: f64,
+    /// In barriers, from arrival (making and sending diffs included) to departure.
+    pub barrier: f64,
+    /// In locks and condition variables: waiting, and making and sending diffs at release.
+    pub lock: f64,
+    /// Serving other nodes while the program's threads would have computed.
+    pub serve: f64,
+    /// Start-up, allocation, atomics, shutdown.
+    pub other: f64,
+}
+
+impl TimeBreakdown {
+    /// The classes with the names users see, in the order they are shown.
+    pub fn classes(&self) -> [(&'static str, f64); 7] {
+        [
+            ("compute", self.compute),
+            ("read_fault", self.read_fault),
+            ("write_fault", self.write_fault),
+            ("barrier", self.barrier),
+            ("lock", self.lock),
+            ("serve", self.serve),
+            ("other", self.other),
+        ]
+    }
+
+    /// The sum over all classes, in seconds.
+    pub fn sum(&self) -> f64 {
+        self.classes().iter().map(|class| class.1).sum()
+    }
+}
+
+impl AddAssign for TimeBreakdown {
+    fn add_assign(&mut self, other: TimeBreakdown) {
+        self.compute += other.compute;
+        self.read_fault += other.read_fault;
+        self.write_fault += other.write_fault;
+        self.barrier += other.barrier;
+        self.lock += other.lock;
+        self.serve += other.serve;
+        self.other += other.other;
+    }
+}
+
+macro_rules! counters {
+    ($($(#[$doc:meta])* $name:ident,)*) => {
+        /// What a node counted between joining and leaving the job.
+        #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+        #[serde(default)]
+        pub struct Counters {
+            $($(#[$doc])* pub $name: u64,)*
+        }
+
+        impl AddAssign for Counters {
+            fn add_assign(&mut self, other: Counters) {
+                $(self.$name += other.$name;)*
+            }
+        }
+
+        impl Counters {
+            /// The counters with the names users see, in the order they are shown.
+            pub fn named(&self) -> Vec<(&'static str, u64)> {
+                vec![$((stringify!($name), self.$name),)*]
+            }
+        }
+    };
+}
+
+counters! {
+    /// Faults taken by loads.
+    read_faults,
+    /// Faults taken by stores.
+    write_faults,
+    /// Whole pages brought in because a thread waited for them.
+    pages_fetched,
+    /// Whole pages brought in ahead of use.
+    pages_prefetched,
+    /// Pristine copies made.
+    twins_made,
+    /// Diffs made, those that turned out empty included.
+    diffs_made,
+    /// Encoded bytes of the diffs that were sent to homes.
+    diff_bytes,
+    /// Cached pages whose access was taken away by a write notice.
+    invalidations,
+    /// Diffs of other nodes applied to pages homed here.
+    updates_applied,
+    /// Pages whose home moved here.
+    home_migrations,
+    /// Barriers crossed.
+    barriers,
+    /// Locks acquired, by `trylock` and on return from a condition variable too.
+    lock_acquires,
+    /// Frames given up for want of memory.
+    evictions,
+    /// Bytes written to and read from swap.
+    swap_bytes,
+    /// Protocol messages handed to the fabric (a batch of diffs is one message).
+    messages_sent,
+    /// Bytes handed to the network: datagram payloads with headers, acknowledgements and retransmissions.
+    bytes_sent,
+    /// Datagrams sent again because an acknowledgement was missing.
+    retransmits,
+    /// Datagrams dropped because they were not of this job or not well-formed.
+    datagrams_rejected,
+    /// The most bytes that frames and twins took at once.
+    resident_bytes_max,
+}
+
+/// One node's account.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct NodeStatistics {
+    /// Whose account it is.
+    pub node: NodeId,
+    /// Seconds from joining to leaving the job.
+    pub wall_s: f64,
+    /// Where they went; sums to threads × `wall_s`.
+    pub time_s: TimeBreakdown,
+    /// What was counted.
+    #[serde(flatten)]
+    pub counters: Counters,
+}
+
+/// The sums over all nodes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Totals {
+    /// Seconds of all threads of all nodes.
+    pub time_s: TimeBreakdown,
+    /// Sums of the counters (`resident_bytes_max`: the sum of the nodes' maxima).
+    #[serde(flatten)]
+    pub counters: Counters,
+}
+
+/// The account of a whole run: the file that `--stats=json:FILE` writes.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct RunStatistics {
+    /// The program as it was named on the command line.
+    pub program: String,
+    /// Nodes of the job.
+    pub nodes: u16,
+    /// Program threads a node.
+    pub threads_per_node: u16,
+    /// The coherence protocol.
+    pub protocol: String,
+    /// The fabric.
+    pub fabric: String,
+    /// The coherence unit in bytes.
+    pub page_bytes: u32,
+    /// Seconds from the first node's start to the last node's end, as the launcher saw them.
+    pub wall_s: f64,
+    /// One account a node, by ascending node.
+    pub per_node: Vec<NodeStatistics>,
+    /// Their sums.
+    pub total: Totals,
+}
+
+impl RunStatistics {
+    /// Sums `per_node` into `total`.
+    pub fn with_totals(mut self) -> RunStatistics {
+        self.total = Totals::default();
+        for node in &self.per_node {
+            self.total.time_s += node.time_s;
+            self.total.counters += node.counters;
+        }
+        self
+    }
+}

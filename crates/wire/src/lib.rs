@@ -1,0 +1,10 @@
+//! What nodes say to each other and to the launcher.
+//!
+//! Every message is an enum variant encoded by [postcard](https://postcard.jamesmunns.com/wire-format.html)
+//! (a variant number, then fields as varints and length-prefixed bytes). Decoding bad bytes gives a
+//! [`WireError`], never a panic, and never allocates more than the bytes that came.
+
+pub mod control;
+mod error;
+
+pub use error::WireError;
