@@ -1,7 +1,7 @@
 //! Seeded randomness: one seed reproduces one run, on every machine and in every release.
 
-use rand::SeedableRng;
 pub use rand::RngExt;
+use rand::SeedableRng;
 
 /// ChaCha with eight rounds: its stream for a seed is fixed by a standard, unlike that of a crate's
 /// "default generator", so a seed written in a bug report stays good.

@@ -1,1 +1,19 @@
-//! protocol
+//! Coherence protocols as sans-IO engines.
+//!
+//! An [`Engine`] is a state machine. The host — a real node, or a simulator — tells it what happened
+//! (`handle_*`) and carries out what it wants done ([`Engine::poll_effect`]). Engines do no IO, start no threads,
+//! read no clock and touch no page: the same engine runs in a process per node and in a simulated cluster inside
+//! one thread.
+//!
+//! Each protocol is one file that can be read beside its paper: start with [`hlrc`].
+
+pub mod barrier;
+pub mod cond;
+pub mod diff;
+mod engine;
+pub mod hlrc;
+pub mod home;
+pub mod interval;
+pub mod lock;
+
+pub use engine::{Done, Effect, Engine, Misuse, NewContent, Outcome, ProtocolError, Sync, Waiter};

@@ -6,5 +6,10 @@
 
 pub mod control;
 mod error;
+mod message;
 
 pub use error::WireError;
+pub use message::{
+    AtomicOperation, AtomicOutcome, Collective, IntervalNotice, Knowledge, Limits, Message, PageContent,
+    PageDiff, Placement, Ticket,
+};

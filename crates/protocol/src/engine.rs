@@ -1,0 +1,220 @@
+//! What every protocol engine takes in and gives out.
+
+use hiroba_base::{Access, CondId, LockId, NodeId, PageId, PageRange, VersionVector};
+use hiroba_wire::{AtomicOperation, AtomicOutcome, Collective, Message, Placement, WireError};
+use thiserror::Error;
+
+/// A thread of this node that waits for an [`Effect::Wake`]. The host numbers its threads.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Waiter(pub u32);
+
+/// What a program thread asks of the protocol besides loads and stores.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Sync {
+    /// Take a lock, waiting for it.
+    Acquire(LockId),
+    /// Take a lock if it is free.
+    TryAcquire(LockId),
+    /// Give a lock up.
+    Release(LockId),
+    /// Give the lock up, wait for a signal, take the lock again (Mesa semantics: the condition may have changed).
+    Wait(CondId, LockId),
+    /// Wake one waiter.
+    Signal(CondId),
+    /// Wake all waiters.
+    Broadcast(CondId),
+    /// Meet all nodes.
+    Collective(Collective),
+}
+
+/// How a wait ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// As asked.
+    Done,
+    /// `TryAcquire` found the lock taken.
+    Refused,
+    /// This collective is complete (a follower learns here which one it was).
+    Collective(Collective),
+    /// The atomic operation's result.
+    Atomic(AtomicOutcome),
+    /// The program broke the rules of the call; nothing was done.
+    Misuse(Misuse),
+}
+
+/// Mistakes of the program that an engine sees.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+pub enum Misuse {
+    /// Released or waited with a lock that the thread does not hold.
+    #[error("lock {} is not held by this thread; only the thread that took a lock may release it", .0.0)]
+    NotHeld(LockId),
+    /// Took a lock twice.
+    #[error("lock {} is already held by this thread; locks are not recursive", .0.0)]
+    AlreadyHeld(LockId),
+    /// Touched a page that no region holds.
+    #[error("page {} is not allocated", .0.0)]
+    NotAllocated(PageId),
+}
+
+/// New bytes for a page.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum NewContent {
+    /// All zero.
+    Zero,
+    /// These.
+    Bytes(Vec<u8>),
+}
+
+/// What the host must do for the engine, in the order polled.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Effect {
+    /// Hand these bytes (an encoded [`Message`]) to `to`, reliably and in order.
+    Send {
+        /// The receiver, never this node.
+        to: NodeId,
+        /// The encoded message.
+        message: Vec<u8>,
+    },
+    /// Send `to` a `PageReply` with the page's present bytes.
+    SendPage {
+        /// The receiver, never this node.
+        to: NodeId,
+        /// The page, homed here.
+        page: PageId,
+        /// The version that the bytes hold.
+        version: VersionVector,
+    },
+    /// Let the program's loads and stores on these pages run free or fault.
+    Protect {
+        /// The pages.
+        pages: PageRange,
+        /// What may run free.
+        access: Access,
+    },
+    /// Keep a pristine copy of the page as it is now.
+    Twin {
+        /// The page.
+        page: PageId,
+    },
+    /// Encode where the page differs from its twin, drop the twin, and answer with [`Done::Diff`] before any other call.
+    Diff {
+        /// The page.
+        page: PageId,
+    },
+    /// Apply another node's diff to the page, homed here.
+    Apply {
+        /// The page.
+        page: PageId,
+        /// Checked runs.
+        runs: Vec<u8>,
+    },
+    /// Fill the page's frame.
+    Install {
+        /// The page.
+        page: PageId,
+        /// What came from the home.
+        content: NewContent,
+        /// The frame holds unsent writes and has a twin: change frame and twin only where `content` differs from
+        /// the twin ("merge, never overwrite").
+        merge: bool,
+        /// Nobody waited for it.
+        prefetched: bool,
+    },
+    /// Write one word into the frame and, if there is one, the twin.
+    Patch {
+        /// The page.
+        page: PageId,
+        /// The word's byte offset.
+        offset: u32,
+        /// Its new value.
+        value: u64,
+    },
+    /// Carry out an atomic operation on the frame and answer with [`Done::Atomic`] before any other call.
+    Atomic {
+        /// The page, homed here.
+        page: PageId,
+        /// The word's byte offset.
+        offset: u32,
+        /// What to do.
+        operation: AtomicOperation,
+    },
+    /// Let a waiting thread go on.
+    Wake {
+        /// The thread.
+        waiter: Waiter,
+        /// What it waited for.
+        outcome: Outcome,
+    },
+    /// The job cannot go on; the sentence is for the user.
+    Fatal {
+        /// What was expected, what came, what to do.
+        sentence: String,
+    },
+}
+
+/// The host's answer to an effect that has one.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Done {
+    /// To [`Effect::Diff`]: the encoded runs, empty when nothing differs.
+    Diff {
+        /// The page.
+        page: PageId,
+        /// The runs.
+        runs: Vec<u8>,
+    },
+    /// To [`Effect::Atomic`].
+    Atomic {
+        /// What was found and left.
+        outcome: AtomicOutcome,
+    },
+}
+
+/// A peer said something that the protocol does not allow: a fault of Hiroba's, never of the program.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+pub enum ProtocolError {
+    /// The bytes are no message.
+    #[error(transparent)]
+    Wire(#[from] WireError),
+    /// A diff's runs do not fit the page.
+    #[error(transparent)]
+    Diff(#[from] crate::diff::DiffError),
+    /// The message does not fit the state.
+    #[error("expected {expected}, got {got}")]
+    Unexpected {
+        /// What the state allows.
+        expected: &'static str,
+        /// What came.
+        got: String,
+    },
+}
+
+/// A coherence protocol on one node.
+///
+/// The host polls effects until there are none after every `handle_*` call, and answers [`Effect::Diff`] and
+/// [`Effect::Atomic`] on the spot.
+pub trait Engine: Send {
+    /// Declares a region's pages and their homes. Every node declares the same regions.
+    fn add_region(&mut self, pages: PageRange, placement: Placement);
+
+    /// A thread touched `page` beyond its access. `wanted` is `Access::None` when the machine does not say whether
+    /// it was a load or a store. With no waiter, the `Protect` that ends the fault is what lets the thread go on.
+    fn handle_fault(&mut self, page: PageId, wanted: Access, waiter: Option<Waiter>);
+
+    /// A thread synchronises; it waits until its `Wake` (which may already be among the next effects).
+    fn handle_sync(&mut self, sync: Sync, waiter: Waiter);
+
+    /// A thread operates on an atomic word, `offset` bytes (a multiple of 8) into `page`.
+    fn handle_atomic(&mut self, page: PageId, offset: u32, operation: AtomicOperation, waiter: Waiter);
+
+    /// A thread will soon read these pages. A hint: bounded, never waited for.
+    fn handle_prefetch(&mut self, pages: PageRange);
+
+    /// A message came.
+    fn handle_message(&mut self, from: NodeId, message: &Message<'_>) -> Result<(), ProtocolError>;
+
+    /// The host's answer to an effect.
+    fn handle_done(&mut self, done: Done);
+
+    /// The next thing to do.
+    fn poll_effect(&mut self) -> Option<Effect>;
+}

@@ -1,0 +1,152 @@
+//! The log of intervals: which write notices a node can pass on to whoever acquires from it.
+//!
+//! TreadMarks keeps every interval record until a global collection. Where pages have homes that is not needed: a
+//! fetch brings the whole page at its home's present version, so of all notices of one writer for one page only
+//! the **latest** says anything. The log therefore moves a page from its writer's older interval to the newer one
+//! and forgets intervals that become empty. It never holds more than one entry for each pair of writer and
+//! page, however many locks change hands between two barriers; a barrier, after which everybody has seen
+//! everything, empties it.
+
+use std::collections::BTreeMap;
+
+use hiroba_base::{IntervalSeq, NodeId, PageId, PageSet, VectorTimestamp};
+use hiroba_wire::IntervalNotice;
+use rustc_hash::FxHashMap;
+
+/// Write notices by writer and interval.
+#[derive(Debug)]
+pub struct IntervalLog {
+    writers: Vec<WriterLog>,
+}
+
+#[derive(Debug, Default)]
+struct WriterLog {
+    intervals: BTreeMap<IntervalSeq, PageSet>,
+    latest: FxHashMap<PageId, IntervalSeq>,
+}
+
+impl IntervalLog {
+    /// An empty log of a job of `nodes` nodes.
+    pub fn new(nodes: u16) -> IntervalLog {
+        IntervalLog { writers: NodeId::all(nodes).map(|_| WriterLog::default()).collect() }
+    }
+
+    /// Notes that `pages` changed in interval `seq` of `node`.
+    pub fn record(&mut self, node: NodeId, seq: IntervalSeq, pages: &PageSet) {
+        let writer = &mut self.writers[node.index()];
+        let mut moved = PageSet::new();
+        for page in pages.iter() {
+            match writer.latest.insert(page, seq) {
+                Some(older) if older > seq => {
+                    writer.latest.insert(page, older);
+                }
+                Some(older) if older < seq => {
+                    writer.forget(page, older);
+                    moved.insert(page);
+                }
+                Some(_) => {}
+                None => {
+                    moved.insert(page);
+                }
+            }
+        }
+        if moved.is_empty() {
+            return;
+        }
+        let interval = writer.intervals.entry(seq).or_default();
+        if interval.is_empty() {
+            *interval = moved;
+        } else {
+            moved.iter().for_each(|page| {
+                interval.insert(page);
+            });
+        }
+    }
+
+    /// The notices that someone who has seen `timestamp` lacks.
+    pub fn beyond(&self, timestamp: &VectorTimestamp) -> Vec<IntervalNotice> {
+        let mut notices = Vec::new();
+        for (index, writer) in self.writers.iter().enumerate() {
+            let node = NodeId(index as u16);
+            for (seq, pages) in writer.intervals.range(timestamp.get(node) + 1..) {
+                notices.push(IntervalNotice { node, seq: *seq, pages: pages.clone() });
+            }
+        }
+        notices
+    }
+
+    /// The notices of one writer.
+    pub fn of(&self, node: NodeId) -> Vec<IntervalNotice> {
+        let intervals = &self.writers[node.index()].intervals;
+        intervals
+            .iter()
+            .map(|(seq, pages)| IntervalNotice { node, seq: *seq, pages: pages.clone() })
+            .collect()
+    }
+
+    /// Forgets everything: everybody has seen it.
+    pub fn clear(&mut self) {
+        self.writers.iter_mut().for_each(|writer| {
+            writer.intervals.clear();
+            writer.latest.clear();
+        });
+    }
+
+    /// How many pairs of writer and page the log holds.
+    pub fn len(&self) -> usize {
+        self.writers.iter().map(|writer| writer.latest.len()).sum()
+    }
+
+    /// Whether the log holds nothing.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+}
+
+impl WriterLog {
+    fn forget(&mut self, page: PageId, seq: IntervalSeq) {
+        if let Some(interval) = self.intervals.get_mut(&seq) {
+            interval.remove(page);
+            if interval.is_empty() {
+                self.intervals.remove(&seq);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn pages(numbers: &[u64]) -> PageSet {
+        numbers.iter().copied().map(PageId).collect()
+    }
+
+    #[test]
+    fn only_the_latest_interval_of_a_page_is_kept() {
+        let mut log = IntervalLog::new(2);
+        log.record(NodeId(1), 1, &pages(&[1, 2]));
+        log.record(NodeId(1), 2, &pages(&[2, 3]));
+        let seen_nothing = log.beyond(&VectorTimestamp::new(2));
+        assert_eq!(
+            seen_nothing,
+            [
+                IntervalNotice { node: NodeId(1), seq: 1, pages: pages(&[1]) },
+                IntervalNotice { node: NodeId(1), seq: 2, pages: pages(&[2, 3]) },
+            ]
+        );
+        let mut seen_first = VectorTimestamp::new(2);
+        seen_first.advance(NodeId(1), 1);
+        assert_eq!(log.beyond(&seen_first).len(), 1);
+    }
+
+    #[test]
+    fn a_million_hand_overs_of_one_page_do_not_grow_the_log() {
+        let mut log = IntervalLog::new(4);
+        for seq in 1..=1_000_000 {
+            log.record(NodeId((seq % 4) as u16), seq, &pages(&[7]));
+        }
+        assert_eq!(log.len(), 4);
+        assert_eq!(log.beyond(&VectorTimestamp::new(4)).len(), 4);
+    }
+}

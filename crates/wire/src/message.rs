@@ -1,0 +1,530 @@
+//! What nodes say to each other.
+
+use hiroba_base::{CondId, IntervalSeq, LockId, NodeId, PageId, PageSet, VectorTimestamp, VersionVector};
+use serde::{Deserialize, Serialize};
+
+use crate::WireError;
+
+/// What bounds every field that a message carries.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// Nodes of the job.
+    pub nodes: u16,
+    /// Pages of the shared region.
+    pub region_pages: u64,
+    /// Bytes of a page.
+    pub page_bytes: u32,
+}
+
+/// Write notices of one interval: "these pages changed in interval `seq` of `node`".
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct IntervalNotice {
+    /// Whose interval.
+    pub node: NodeId,
+    /// Which of its intervals.
+    pub seq: IntervalSeq,
+    /// What changed.
+    pub pages: PageSet,
+}
+
+/// What a release hands to the acquirer: how far the releaser has seen, and the notices that the acquirer lacks.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Knowledge {
+    /// The releaser's vector timestamp.
+    pub timestamp: VectorTimestamp,
+    /// Notices of intervals that the acquirer has not seen.
+    pub notices: Vec<IntervalNotice>,
+}
+
+/// The changes that an interval made to one page.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PageDiff<'a> {
+    /// The page.
+    pub page: PageId,
+    /// Encoded runs (`hiroba_protocol::diff`); empty when only the version advances.
+    pub runs: &'a [u8],
+}
+
+/// The contents of a page.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum PageContent<'a> {
+    /// Never written by anyone: all zero, and not sent.
+    Zero,
+    /// All bytes of the page.
+    Bytes(&'a [u8]),
+}
+
+/// How a collectively allocated region's pages are spread over homes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Placement {
+    /// Consecutive blocks of pages, one a node.
+    Block,
+    /// Page by page in turn.
+    Cyclic,
+    /// All on one node.
+    On(NodeId),
+}
+
+/// What the nodes of a job do together. All must name the same, but for followers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Collective {
+    /// Wait for everybody.
+    Barrier,
+    /// Wait for everybody, then leave the job.
+    Leave,
+    /// Allocate the next region of the shared address space.
+    Allocate {
+        /// Its length.
+        bytes: u64,
+        /// Its homes.
+        placement: Placement,
+    },
+    /// Run the worker whose code lies at this distance from the program's load address (`tsm_create_procs`).
+    RunWorker {
+        /// The distance in bytes.
+        offset: u64,
+    },
+    /// Do what node 0 does: the nodes that wait inside `tsm_startup`.
+    Follow,
+}
+
+/// An operation on one naturally aligned 64-bit word.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum AtomicOperation {
+    /// Read.
+    Load,
+    /// Write.
+    Store(u64),
+    /// Add, wrapping.
+    FetchAdd(u64),
+    /// Write `desired` if the word is `expected`.
+    CompareExchange {
+        /// What the word must be.
+        expected: u64,
+        /// What it becomes.
+        desired: u64,
+    },
+}
+
+/// What an atomic operation found and left behind.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct AtomicOutcome {
+    /// The word before.
+    pub previous: u64,
+    /// The word after.
+    pub current: u64,
+    /// Whether the word was written (a failed compare-exchange and a load write nothing).
+    pub written: bool,
+}
+
+/// Names a waiting thread of the sender; the answer carries it back.
+pub type Ticket = u32;
+
+/// A message from one node to another. The sender is known to the link, never claimed in the message.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Message<'a> {
+    /// To the home: send the page, with at least these intervals in it.
+    PageRequest {
+        /// The page.
+        page: PageId,
+        /// The version that write notices demand.
+        needed: VersionVector,
+    },
+    /// From the home.
+    PageReply {
+        /// The page.
+        page: PageId,
+        /// The intervals that `content` holds.
+        version: VersionVector,
+        /// The page's bytes.
+        #[serde(borrow)]
+        content: PageContent<'a>,
+    },
+    /// To a home: what interval `seq` of the sender changed there.
+    Diffs {
+        /// The interval.
+        seq: IntervalSeq,
+        /// One diff a page.
+        #[serde(borrow)]
+        diffs: Vec<PageDiff<'a>>,
+    },
+    /// To the lock's manager.
+    LockRequest {
+        /// The lock.
+        lock: LockId,
+        /// What the requester has seen.
+        timestamp: VectorTimestamp,
+    },
+    /// From the manager to the lock's tail: hand it to `requester` next.
+    LockForward {
+        /// The lock.
+        lock: LockId,
+        /// Who comes next.
+        requester: NodeId,
+        /// What it has seen.
+        timestamp: VectorTimestamp,
+    },
+    /// From holder to holder.
+    LockGrant {
+        /// The lock.
+        lock: LockId,
+        /// What the release makes visible.
+        knowledge: Knowledge,
+    },
+    /// To the lock's manager: only if it is free.
+    LockTry {
+        /// The lock.
+        lock: LockId,
+        /// What the requester has seen.
+        timestamp: VectorTimestamp,
+    },
+    /// From the manager to the lock's tail: grant to `requester` if the lock is free.
+    LockTryForward {
+        /// The lock.
+        lock: LockId,
+        /// Who tries.
+        requester: NodeId,
+        /// What it has seen.
+        timestamp: VectorTimestamp,
+    },
+    /// From the tail to the manager: whether the lock went to `requester`.
+    LockTryOutcome {
+        /// The lock.
+        lock: LockId,
+        /// Who tried.
+        requester: NodeId,
+        /// Whether it is the new tail.
+        granted: bool,
+    },
+    /// To the node that tried: the lock is taken.
+    LockTryRefused {
+        /// The lock.
+        lock: LockId,
+    },
+    /// To the condition variable's manager: I am about to wait.
+    CondWait {
+        /// The condition variable.
+        cond: CondId,
+        /// The waiting thread.
+        ticket: Ticket,
+    },
+    /// From the manager: you are in the queue, release the lock now.
+    CondNoted {
+        /// The waiting thread.
+        ticket: Ticket,
+    },
+    /// To the manager: wake the first waiter, or all.
+    CondSignal {
+        /// The condition variable.
+        cond: CondId,
+        /// Whether to wake all.
+        all: bool,
+    },
+    /// From the manager: you were signalled.
+    CondWake {
+        /// The waiting thread.
+        ticket: Ticket,
+    },
+    /// To the barrier manager.
+    Arrive {
+        /// How many collectives the sender has completed.
+        epoch: u64,
+        /// Which one this is.
+        collective: Collective,
+        /// The sender's own intervals since the last one.
+        knowledge: Knowledge,
+    },
+    /// From the barrier manager: all have arrived.
+    Depart {
+        /// The completed collective's number.
+        epoch: u64,
+        /// Which one it was (followers learn it here).
+        collective: Collective,
+        /// Everybody's intervals since the last one that the receiver lacks.
+        knowledge: Knowledge,
+    },
+    /// To the home of an atomic word.
+    AtomicRequest {
+        /// The waiting thread.
+        ticket: Ticket,
+        /// The word's page.
+        page: PageId,
+        /// The word's byte offset in it.
+        offset: u32,
+        /// What to do.
+        operation: AtomicOperation,
+        /// The version that write notices demand first.
+        needed: VersionVector,
+    },
+    /// From the home.
+    AtomicReply {
+        /// The waiting thread.
+        ticket: Ticket,
+        /// What was found and left.
+        outcome: AtomicOutcome,
+    },
+    /// To the node whose arena holds a block: free it.
+    Free {
+        /// The block's address.
+        address: u64,
+    },
+    /// To the node whose arena holds a block: how long is it?
+    SizeRequest {
+        /// The waiting thread.
+        ticket: Ticket,
+        /// The block's address.
+        address: u64,
+    },
+    /// From the arena's node.
+    SizeReply {
+        /// The waiting thread.
+        ticket: Ticket,
+        /// The block's usable length, if it is one.
+        bytes: Option<u64>,
+    },
+    /// From node 0 before `RunWorker`: a piece of the program's private data.
+    ProgramData {
+        /// Its distance from the program's load address.
+        offset: u64,
+        /// Its bytes.
+        bytes: &'a [u8],
+    },
+}
+
+impl<'a> Message<'a> {
+    /// Appends the encoded message to `out`.
+    pub fn encode_into(&self, out: Vec<u8>) -> Vec<u8> {
+        postcard::to_extend(self, out).expect("messages hold nothing that cannot be encoded")
+    }
+
+    /// The encoded message.
+    pub fn encode(&self) -> Vec<u8> {
+        self.encode_into(Vec::new())
+    }
+
+    /// Decodes and checks bytes that came from another node. Diffs' runs are checked where they are read.
+    pub fn decode(bytes: &'a [u8], limits: &Limits) -> Result<Message<'a>, WireError> {
+        let (message, rest) = postcard::take_from_bytes::<Message<'a>>(bytes).map_err(|reason| {
+            WireError::Malformed { expected: "message between nodes", got_bytes: bytes.len(), reason }
+        })?;
+        if !rest.is_empty() {
+            return Err(WireError::OutOfBounds {
+                field: "trailing bytes",
+                expected: "0",
+                got: rest.len() as u64,
+            });
+        }
+        message.check(limits)?;
+        Ok(message)
+    }
+
+    fn check(&self, limits: &Limits) -> Result<(), WireError> {
+        match self {
+            Message::PageRequest { page, needed } => {
+                limits.page(*page)?;
+                limits.version(needed)
+            }
+            Message::PageReply { page, version, content } => {
+                limits.page(*page)?;
+                limits.version(version)?;
+                match content {
+                    PageContent::Zero => Ok(()),
+                    PageContent::Bytes(bytes) => limits.page_length(bytes.len()),
+                }
+            }
+            Message::Diffs { seq, diffs } => {
+                limits.seq(*seq)?;
+                diffs.iter().try_for_each(|diff| limits.page(diff.page))
+            }
+            Message::LockRequest { timestamp, .. } | Message::LockTry { timestamp, .. } => {
+                limits.timestamp(timestamp)
+            }
+            Message::LockForward { requester, timestamp, .. }
+            | Message::LockTryForward { requester, timestamp, .. } => {
+                limits.node(*requester)?;
+                limits.timestamp(timestamp)
+            }
+            Message::LockTryOutcome { requester, .. } => limits.node(*requester),
+            Message::LockGrant { knowledge, .. } => limits.knowledge(knowledge),
+            Message::Arrive { collective, knowledge, .. } | Message::Depart { collective, knowledge, .. } => {
+                if let Collective::Allocate { placement: Placement::On(node), .. } = collective {
+                    limits.node(*node)?;
+                }
+                limits.knowledge(knowledge)
+            }
+            Message::AtomicRequest { page, offset, needed, .. } => {
+                limits.page(*page)?;
+                limits.version(needed)?;
+                limits.word(*offset)
+            }
+            Message::LockTryRefused { .. }
+            | Message::CondWait { .. }
+            | Message::CondNoted { .. }
+            | Message::CondSignal { .. }
+            | Message::CondWake { .. }
+            | Message::AtomicReply { .. }
+            | Message::Free { .. }
+            | Message::SizeRequest { .. }
+            | Message::SizeReply { .. }
+            | Message::ProgramData { .. } => Ok(()),
+        }
+    }
+}
+
+impl Limits {
+    fn within(field: &'static str, expected: &'static str, got: u64, good: bool) -> Result<(), WireError> {
+        if good { Ok(()) } else { Err(WireError::OutOfBounds { field, expected, got }) }
+    }
+
+    fn node(&self, node: NodeId) -> Result<(), WireError> {
+        Self::within("node", "a node of the job", u64::from(node.0), node.0 < self.nodes)
+    }
+
+    fn page(&self, page: PageId) -> Result<(), WireError> {
+        Self::within("page", "a page of the shared region", page.0, page.0 < self.region_pages)
+    }
+
+    fn page_length(&self, bytes: usize) -> Result<(), WireError> {
+        let good = bytes == self.page_bytes as usize;
+        Self::within("page content", "one page of bytes", bytes as u64, good)
+    }
+
+    fn word(&self, offset: u32) -> Result<(), WireError> {
+        let good = offset.is_multiple_of(8) && offset < self.page_bytes;
+        Self::within("offset of an atomic word", "a multiple of 8 within the page", u64::from(offset), good)
+    }
+
+    fn seq(&self, seq: IntervalSeq) -> Result<(), WireError> {
+        Self::within("interval", "1 or more", seq, seq > 0)
+    }
+
+    fn version(&self, version: &VersionVector) -> Result<(), WireError> {
+        let entries = version.entries().len() as u64;
+        Self::within(
+            "version vector entries",
+            "ascending nodes of the job",
+            entries,
+            version.is_well_formed(self.nodes),
+        )
+    }
+
+    fn timestamp(&self, timestamp: &VectorTimestamp) -> Result<(), WireError> {
+        let entries = timestamp.nodes();
+        let good = entries == usize::from(self.nodes);
+        Self::within("vector timestamp entries", "one a node", entries as u64, good)
+    }
+
+    fn knowledge(&self, knowledge: &Knowledge) -> Result<(), WireError> {
+        self.timestamp(&knowledge.timestamp)?;
+        for notice in &knowledge.notices {
+            self.node(notice.node)?;
+            self.seq(notice.seq)?;
+            let ranges = notice.pages.ranges().len() as u64;
+            let good = notice.pages.is_well_formed(self.region_pages);
+            Self::within("page ranges of a write notice", "ascending, within the region", ranges, good)?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const LIMITS: Limits = Limits { nodes: 4, region_pages: 100, page_bytes: 4096 };
+
+    fn samples() -> Vec<Message<'static>> {
+        let mut version = VersionVector::new();
+        version.advance(NodeId(2), 7);
+        let timestamp = VectorTimestamp::new(4);
+        let pages: PageSet = [3, 4, 9].into_iter().map(PageId).collect();
+        let knowledge = Knowledge {
+            timestamp: timestamp.clone(),
+            notices: vec![IntervalNotice { node: NodeId(1), seq: 2, pages }],
+        };
+        vec![
+            Message::PageRequest { page: PageId(99), needed: version.clone() },
+            Message::PageReply {
+                page: PageId(0),
+                version: version.clone(),
+                content: PageContent::Bytes(&[7; 4096]),
+            },
+            Message::PageReply { page: PageId(0), version: version.clone(), content: PageContent::Zero },
+            Message::Diffs { seq: 1, diffs: vec![PageDiff { page: PageId(5), runs: &[1, 2, 3] }] },
+            Message::LockRequest { lock: LockId(u32::MAX), timestamp: timestamp.clone() },
+            Message::LockForward { lock: LockId(1), requester: NodeId(3), timestamp },
+            Message::LockGrant { lock: LockId(1), knowledge: knowledge.clone() },
+            Message::Arrive { epoch: 1, collective: Collective::Barrier, knowledge },
+            Message::AtomicRequest {
+                ticket: 1,
+                page: PageId(1),
+                offset: 4088,
+                operation: AtomicOperation::FetchAdd(1),
+                needed: version,
+            },
+            Message::ProgramData { offset: 1, bytes: &[1, 2, 3] },
+        ]
+    }
+
+    #[test]
+    fn messages_survive_the_wire() {
+        for message in samples() {
+            let bytes = message.encode();
+            assert_eq!(Message::decode(&bytes, &LIMITS).as_ref(), Ok(&message));
+        }
+    }
+
+    #[test]
+    fn fields_out_of_bounds_are_refused() {
+        let mut version = VersionVector::new();
+        version.advance(NodeId(4), 1);
+        let bad = [
+            Message::PageRequest { page: PageId(100), needed: VersionVector::new() },
+            Message::PageRequest { page: PageId(1), needed: version },
+            Message::PageReply {
+                page: PageId(1),
+                version: VersionVector::new(),
+                content: PageContent::Bytes(&[0; 4095]),
+            },
+            Message::Diffs { seq: 0, diffs: vec![] },
+            Message::LockRequest { lock: LockId(0), timestamp: VectorTimestamp::new(5) },
+            Message::LockTryOutcome { lock: LockId(0), requester: NodeId(9), granted: true },
+            Message::AtomicRequest {
+                ticket: 0,
+                page: PageId(1),
+                offset: 4,
+                operation: AtomicOperation::Load,
+                needed: VersionVector::new(),
+            },
+        ];
+        for message in bad {
+            let bytes = message.encode();
+            assert!(
+                matches!(Message::decode(&bytes, &LIMITS), Err(WireError::OutOfBounds { .. })),
+                "{message:?}"
+            );
+        }
+        let mut trailing = samples()[0].encode();
+        trailing.push(0);
+        assert!(Message::decode(&trailing, &LIMITS).is_err());
+    }
+
+    proptest! {
+        #[test]
+        fn arbitrary_bytes_never_panic(bytes in proptest::collection::vec(any::<u8>(), 0..300)) {
+            let _ = Message::decode(&bytes, &LIMITS);
+        }
+
+        #[test]
+        fn mutated_messages_never_panic(which in 0usize..10, at in any::<prop::sample::Index>(), value in any::<u8>(), cut in any::<prop::sample::Index>()) {
+            let mut bytes = samples()[which].encode();
+            let position = at.index(bytes.len());
+            bytes[position] = value;
+            let _ = Message::decode(&bytes, &LIMITS);
+            bytes.truncate(cut.index(bytes.len()));
+            let _ = Message::decode(&bytes, &LIMITS);
+        }
+    }
+}
