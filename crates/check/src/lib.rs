@@ -1,1 +1,20 @@
-//! check
+//! The oracle: litmus programs, a seeded cluster simulator, an axiomatic checker, and mutants that prove it awake.
+//!
+//! * [`program`] is the language of litmus programs, [`litmus`] the catalogue, [`random_program`] a generator of
+//!   data-race-free programs with much false sharing.
+//! * [`cluster`] runs a program on real engines over simulated memories and a [`network`]; one seed reproduces a run.
+//! * [`axioms`] judges a recorded execution, simulated or real.
+//! * [`mutant`] holds planted bugs, each of which the suite must notice.
+//!
+//! More seeds than the tests' default: `HIROBA_CHECK_SEEDS=100000 cargo test --release -p hiroba-check --test
+//! random_programs`. A failure names its seed; `HIROBA_CHECK_FIRST_SEED=SEED HIROBA_CHECK_SEEDS=1` with the same command
+//! runs it again.
+
+pub mod axioms;
+pub mod cluster;
+pub mod litmus;
+pub mod memory;
+pub mod mutant;
+pub mod network;
+pub mod program;
+pub mod random_program;

@@ -1,1 +1,28 @@
-//! fabric
+//! How messages travel between nodes.
+//!
+//! ```text
+//!   node, ports, check
+//!   ------------------------------ Fabric: send, poll, wake, drain      (traits.rs)
+//!   reliable link, sans-IO                                              (link/)
+//!   ------------------------------ FaultInjector: loses, repeats, delays (inject.rs)
+//!   UDP sockets (udp/)   |   simulated network under virtual time (sim.rs)
+//! ```
+//!
+//! A message is any run of bytes up to [`MESSAGE_BYTES_MAX`]. Between two nodes messages arrive exactly
+//! once and in the order in which they were sent, whatever the network does to datagrams; messages of
+//! different peers are not ordered among each other.
+//!
+//! To add a fabric, implement [`Fabric`] and run the conformance suite (`tests/conformance.rs`) over it.
+//! What a fabric can do beyond messages it says in its [`Capabilities`]; nobody asks for its name.
+
+pub mod inject;
+pub mod link;
+pub mod sim;
+mod traits;
+pub mod udp;
+
+pub use inject::FaultInjector;
+pub use link::{LinkConfig, LinkSet, LinkStatistics, MESSAGE_BYTES_MAX, Rejected};
+pub use sim::{Delivered, SimCluster, SimConditions, SimNetwork};
+pub use traits::{Capabilities, Fabric, FabricError};
+pub use udp::UdpFabric;

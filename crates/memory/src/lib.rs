@@ -1,1 +1,36 @@
-//! memory
+//! The shared region of one node, and every `unsafe` operation on its pages.
+//!
+//! A node keeps its frames in one sparse memfd and maps it twice:
+//!
+//! ```text
+//!   the application's view          the runtime's view
+//!   at region_start, everywhere     wherever the kernel likes
+//!   the same address on all nodes   always readable and writable
+//!   access None | Read | Write      never faults into the runtime
+//!              \                      /
+//!               one memfd, frame by frame
+//! ```
+//!
+//! The program sees the first view only; a *fault source* governs what it may do there without a fault.
+//! The runtime fills pages and applies diffs through the second, so no other thread ever gets a window
+//! to a page that is half filled. The runtime never touches the application's view.
+//!
+//! - [`SharedMemory`]: the two views, which pages the program was given, which have a frame
+//! - [`Twins`]: pristine copies of pages
+//! - [`fault`]: the three fault sources behind [`FaultSource`]
+#![cfg(target_os = "linux")]
+
+mod error;
+pub mod fault;
+mod frames;
+mod mapping;
+mod memory;
+mod twin;
+
+pub use error::MemoryError;
+pub use fault::{
+    Fault, FaultEvents, FaultHandler, FaultKind, FaultOutcome, FaultSource, FaultSourceKind, Refusal,
+    install_alternate_stack, open, open_best,
+};
+pub use memory::{MemoryConfig, REGION_BYTES_MAX, REGION_START, SharedMemory};
+pub use twin::Twins;

@@ -25,6 +25,8 @@ pub enum Sync {
     Broadcast(CondId),
     /// Meet all nodes.
     Collective(Collective),
+    /// Make everything written so far known to one node: what `free` owes to the node that will give the block out again.
+    Publish(NodeId),
 }
 
 /// How a wait ended.

@@ -157,6 +157,7 @@ struct Flush {
 enum AfterRelease {
     Unlock(LockId, Option<Waiter>),
     Arrive(Collective),
+    Publish(NodeId, Waiter),
 }
 
 impl Hlrc {
@@ -564,6 +565,13 @@ impl Hlrc {
                 }
             }
             AfterRelease::Arrive(collective) => self.send_arrival(collective),
+            AfterRelease::Publish(to, waiter) => {
+                // What `to` has seen is not known here: it gets all since the last barrier.
+                let notices = self.log.beyond(&VectorTimestamp::new(self.limits.nodes));
+                let knowledge = Knowledge { timestamp: self.timestamp.clone(), notices };
+                self.send(to, &Message::Publish { knowledge });
+                self.wake(waiter, Outcome::Done);
+            }
         }
     }
 }
@@ -646,6 +654,7 @@ impl Hlrc {
                 self.collective_waiter = Some(waiter);
                 self.begin_release(AfterRelease::Arrive(collective));
             }
+            Sync::Publish(to) => self.begin_release(AfterRelease::Publish(to, waiter)),
         }
     }
 
@@ -738,6 +747,7 @@ impl Hlrc {
                 let action = self.locks.handle_grant(*lock)?;
                 self.carry_out([action]);
             }
+            Message::Publish { knowledge } => self.absorb(knowledge, true),
             Message::CondWait { cond, ticket } => {
                 self.conds.enqueue(*cond, from, *ticket);
                 self.send(from, &Message::CondNoted { ticket: *ticket });

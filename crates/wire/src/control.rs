@@ -5,7 +5,8 @@
 //!    | -- ToNode::Job (queued before exec) --> |   read inside hiroba_init
 //!    | <------------------- ToLauncher::Join - |
 //!    | -- ToNode::Start (all have joined) ---> |   hiroba_init returns
-//!    | <------------------ ToLauncher::Leave - |   hiroba_finalize
+//!    | <------------------ ToLauncher::Leave - |   hiroba_finalize: serves on …
+//!    | -- ToNode::Close (all have left) -----> |   … until nobody needs it, and returns
 //! ```
 //!
 //! End of file on the channel means that the other side is gone: a node whose launcher has died ends.
@@ -83,6 +84,8 @@ pub enum ToNode {
     Job(Box<JobDescription>),
     /// Every node has joined.
     Start,
+    /// Every node has left: nobody needs an answer any more.
+    Close,
 }
 
 /// From a node to the launcher.

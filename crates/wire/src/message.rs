@@ -263,6 +263,11 @@ pub enum Message<'a> {
         /// What was found and left.
         outcome: AtomicOutcome,
     },
+    /// What the sender has written and seen: it precedes `Free`, so that whoever gets the block next builds on it.
+    Publish {
+        /// The sender's knowledge.
+        knowledge: Knowledge,
+    },
     /// To the node whose arena holds a block: free it.
     Free {
         /// The block's address.
@@ -284,6 +289,8 @@ pub enum Message<'a> {
     },
     /// From node 0 before `RunWorker`: a piece of the program's private data.
     ProgramData {
+        /// Tells programs and libraries at other addresses apart.
+        identity: u64,
         /// Its distance from the program's load address.
         offset: u64,
         /// Its bytes.
@@ -345,7 +352,9 @@ impl<'a> Message<'a> {
                 limits.timestamp(timestamp)
             }
             Message::LockTryOutcome { requester, .. } => limits.node(*requester),
-            Message::LockGrant { knowledge, .. } => limits.knowledge(knowledge),
+            Message::LockGrant { knowledge, .. } | Message::Publish { knowledge } => {
+                limits.knowledge(knowledge)
+            }
             Message::Arrive { collective, knowledge, .. } | Message::Depart { collective, knowledge, .. } => {
                 if let Collective::Allocate { placement: Placement::On(node), .. } = collective {
                     limits.node(*node)?;
@@ -464,7 +473,7 @@ mod tests {
                 operation: AtomicOperation::FetchAdd(1),
                 needed: version,
             },
-            Message::ProgramData { offset: 1, bytes: &[1, 2, 3] },
+            Message::ProgramData { identity: 9, offset: 1, bytes: &[1, 2, 3] },
         ]
     }
 

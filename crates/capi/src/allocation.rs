@@ -1,0 +1,218 @@
+//! Allocation, together and alone.
+
+use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
+use std::ptr;
+
+use hiroba_base::NodeId;
+use hiroba_node::{AllocateError, Runtime};
+use hiroba_wire::Placement;
+
+use crate::reporting::{note, null, runtime_for};
+
+/// What `malloc` promises for any object.
+const GRAIN_BYTES: usize = 16;
+
+fn allocate(call: &str, bytes: usize, placement: Placement) -> *mut c_void {
+    let Some(runtime) = Runtime::get() else { return outside(call) };
+    match runtime.allocate(bytes as u64, placement) {
+        Ok(address) => address as *mut c_void,
+        Err(error) => {
+            let errno = match error {
+                AllocateError::Invalid { .. } => libc::EINVAL,
+                AllocateError::NoAddresses { .. } => libc::ENOMEM,
+            };
+            null(errno, &format!("{call}: {error}"))
+        }
+    }
+}
+
+fn outside(call: &str) -> *mut c_void {
+    null(
+        libc::EPERM,
+        &format!("{call}: expected a call between hiroba_init and hiroba_finalize, got one outside"),
+    )
+}
+
+fn no_memory(call: &str, bytes: usize) -> *mut c_void {
+    null(libc::ENOMEM, &format!("{call}: no {bytes} bytes are left in this node's arena"))
+}
+
+/// A C `int` as a node; what cannot be one is left to the runtime to refuse.
+fn node(number: c_int) -> NodeId {
+    NodeId(u16::try_from(number).unwrap_or(u16::MAX))
+}
+
+/// See `hiroba.h`.
+#[unsafe(no_mangle)]
+pub extern "C" fn hiroba_alloc(bytes: usize) -> *mut c_void {
+    allocate("hiroba_alloc", bytes, Placement::Block)
+}
+
+/// See `hiroba.h`.
+#[unsafe(no_mangle)]
+pub extern "C" fn hiroba_alloc_at(bytes: usize, home: c_int) -> *mut c_void {
+    allocate("hiroba_alloc_at", bytes, Placement::On(node(home)))
+}
+
+/// `hiroba_options` of `hiroba.h`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct HirobaOptions {
+    protocol: *const c_char,
+    placement: c_uint,
+    home: c_int,
+    page_bytes: usize,
+}
+
+/// See `hiroba.h`.
+///
+/// # Safety
+/// `options` must be NULL or point to options whose `protocol` is NULL or a C string.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn hiroba_alloc_with(bytes: usize, options: *const HirobaOptions) -> *mut c_void {
+    let call = "hiroba_alloc_with";
+    let Some(runtime) = Runtime::get() else { return outside(call) };
+    if options.is_null() {
+        return allocate(call, bytes, Placement::Block);
+    }
+    // SAFETY: the caller passes NULL or a valid pointer, and it is not NULL.
+    let options = unsafe { *options };
+    if !options.protocol.is_null() {
+        // SAFETY: the caller passes NULL or a C string, and it is not NULL.
+        let protocol = unsafe { CStr::from_ptr(options.protocol) };
+        if protocol != c"hlrc" {
+            let got = protocol.to_string_lossy();
+            return null(
+                libc::ENOTSUP,
+                &format!("{call}: expected the job's protocol, hlrc, for the region, got {got}"),
+            );
+        }
+    }
+    let page_bytes = runtime.page_size().bytes();
+    if options.page_bytes != 0 && options.page_bytes != page_bytes {
+        let got = options.page_bytes;
+        return null(
+            libc::ENOTSUP,
+            &format!("{call}: expected the job's page size, {page_bytes} bytes, for the region, got {got}"),
+        );
+    }
+    let placement = match options.placement {
+        0 => Placement::Block,
+        1 => Placement::Cyclic,
+        2 => Placement::On(node(options.home)),
+        other => {
+            return null(
+                libc::EINVAL,
+                &format!("{call}: expected a hiroba_placement of 0 to 2, got {other}"),
+            );
+        }
+    };
+    allocate(call, bytes, placement)
+}
+
+/// See `hiroba.h`. Memory of this process alone, which is all that is promised.
+#[unsafe(no_mangle)]
+pub extern "C" fn hiroba_alloc_local(bytes: usize) -> *mut c_void {
+    let call = "hiroba_alloc_local";
+    if bytes == 0 {
+        return null(libc::EINVAL, &format!("{call}: expected at least 1 byte, got 0"));
+    }
+    let (protection, flags) =
+        (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE);
+    // SAFETY: a fresh anonymous mapping wherever the kernel likes disturbs nothing.
+    let memory = unsafe { libc::mmap(ptr::null_mut(), bytes, protection, flags, -1, 0) };
+    if memory == libc::MAP_FAILED {
+        return null(libc::ENOMEM, &format!("{call}: the system has no {bytes} bytes of address space left"));
+    }
+    memory
+}
+
+fn block(call: &str, bytes: usize, align: usize) -> Result<(*mut c_void, bool), *mut c_void> {
+    let Some(runtime) = Runtime::get() else { return Err(outside(call)) };
+    match runtime.malloc(bytes as u64, align as u64) {
+        Some((address, zeroed)) => Ok((address as *mut c_void, zeroed)),
+        None => Err(no_memory(call, bytes)),
+    }
+}
+
+/// See `hiroba.h`.
+#[unsafe(no_mangle)]
+pub extern "C" fn hiroba_malloc(bytes: usize) -> *mut c_void {
+    block("hiroba_malloc", bytes, GRAIN_BYTES).map_or_else(|null| null, |(block, _)| block)
+}
+
+/// See `hiroba.h`.
+#[unsafe(no_mangle)]
+pub extern "C" fn hiroba_calloc(count: usize, bytes: usize) -> *mut c_void {
+    let call = "hiroba_calloc";
+    let Some(total) = count.checked_mul(bytes) else { return no_memory(call, usize::MAX) };
+    match block(call, total, GRAIN_BYTES) {
+        Err(null) => null,
+        Ok((block, true)) => block,
+        Ok((block, false)) => {
+            // SAFETY: the block is this caller's own and `total` bytes long; the stores fault like the program's.
+            unsafe { ptr::write_bytes(block.cast::<u8>(), 0, total) };
+            block
+        }
+    }
+}
+
+/// See `hiroba.h`.
+#[unsafe(no_mangle)]
+pub extern "C" fn hiroba_aligned_alloc(align: usize, bytes: usize) -> *mut c_void {
+    let call = "hiroba_aligned_alloc";
+    if !align.is_power_of_two() {
+        return null(
+            libc::EINVAL,
+            &format!("{call}: expected an alignment that is a power of two, got {align}"),
+        );
+    }
+    block(call, bytes, align).map_or_else(|null| null, |(block, _)| block)
+}
+
+/// See `hiroba.h`.
+#[unsafe(no_mangle)]
+pub extern "C" fn hiroba_realloc(old: *mut c_void, bytes: usize) -> *mut c_void {
+    let call = "hiroba_realloc";
+    if old.is_null() {
+        return hiroba_malloc(bytes);
+    }
+    let Some(runtime) = Runtime::get() else { return outside(call) };
+    let old_bytes = runtime.block_length(call, old as usize) as usize;
+    let shrinks_little = bytes <= old_bytes && bytes >= old_bytes / 2;
+    if shrinks_little {
+        return old;
+    }
+    match block(call, bytes, GRAIN_BYTES) {
+        Err(null) => null,
+        Ok((new, _)) => {
+            // SAFETY: both blocks are live, distinct and long enough; loads and stores fault like the program's.
+            unsafe { ptr::copy_nonoverlapping(old.cast::<u8>(), new.cast::<u8>(), old_bytes.min(bytes)) };
+            runtime.free(call, old as usize);
+            new
+        }
+    }
+}
+
+/// See `hiroba.h`.
+#[unsafe(no_mangle)]
+pub extern "C" fn hiroba_free(block: *mut c_void) {
+    if !block.is_null() {
+        runtime_for("hiroba_free").free("hiroba_free", block as usize);
+    }
+}
+
+/// See `hiroba.h`.
+#[unsafe(no_mangle)]
+pub extern "C" fn hiroba_prefetch(start: *const c_void, bytes: usize) -> c_int {
+    let call = "hiroba_prefetch";
+    let Some(runtime) = Runtime::get() else {
+        note(&format!("{call}: expected a call between hiroba_init and hiroba_finalize, got one outside"));
+        return -libc::EPERM;
+    };
+    if runtime.prefetch(start as usize, bytes) {
+        return 0;
+    }
+    note(&format!("{call}: expected {bytes} bytes in the shared address space, got those from {start:p}"));
+    -libc::EFAULT
+}

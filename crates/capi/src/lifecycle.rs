@@ -1,0 +1,166 @@
+//! Joining, leaving, running on all threads; the programs of `tsm.h`.
+
+use std::cell::Cell;
+use std::ffi::{CStr, c_char, c_int, c_void};
+use std::sync::OnceLock;
+use std::time::Instant;
+
+use hiroba_node::{Command, Runtime};
+
+use crate::reporting::{note, runtime_for};
+
+thread_local! {
+    static INSIDE_RUN: Cell<bool> = const { Cell::new(false) };
+}
+
+fn join() -> c_int {
+    let joined = Runtime::join().and_then(|runtime| runtime.prepare_thread());
+    match joined {
+        Ok(()) => {
+            // SAFETY: the handler is a plain function that stays loaded until the process ends.
+            unsafe { on_exit(leave_at_exit, std::ptr::null_mut()) };
+            0
+        }
+        Err(error) => {
+            note(&error.to_string());
+            -error.errno()
+        }
+    }
+}
+
+unsafe extern "C" {
+    /// on_exit(3): as `atexit`, but the handler learns the exit status.
+    fn on_exit(handler: extern "C" fn(c_int, *mut c_void), argument: *mut c_void) -> c_int;
+}
+
+/// A program that ends well without `hiroba_finalize` leaves the job here: its pages may be needed by others. One
+/// that ends badly does not wait for anybody.
+extern "C" fn leave_at_exit(status: c_int, _: *mut c_void) {
+    if status == 0
+        && let Some(runtime) = Runtime::get()
+    {
+        runtime.leave();
+    }
+}
+
+/// See `hiroba.h`. The arguments are for future use, and not looked at.
+#[unsafe(no_mangle)]
+pub extern "C" fn hiroba_init(_argc: *mut c_int, _argv: *mut *mut *mut c_char) -> c_int {
+    join()
+}
+
+/// See `sms.h`.
+///
+/// # Safety
+/// `call` must be a C string.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn hiroba_init_or_say(call: *const c_char) -> c_int {
+    let result = join();
+    if result != 0 {
+        // SAFETY: the caller passes a C string.
+        let call = unsafe { CStr::from_ptr(call) };
+        // SAFETY: hiroba_error_string returns the thread's own C string.
+        let reason = unsafe { CStr::from_ptr(crate::reporting::hiroba_error_string()) };
+        eprintln!("hiroba: {}: {}", call.to_string_lossy(), reason.to_string_lossy());
+    }
+    result
+}
+
+/// See `hiroba.h`.
+#[unsafe(no_mangle)]
+pub extern "C" fn hiroba_finalize() {
+    if let Some(runtime) = Runtime::get() {
+        runtime.leave();
+    }
+}
+
+/// See `hiroba.h`.
+#[unsafe(no_mangle)]
+pub extern "C" fn hiroba_node() -> c_int {
+    Runtime::known().map_or(0, |runtime| c_int::from(runtime.node().0))
+}
+
+/// See `hiroba.h`.
+#[unsafe(no_mangle)]
+pub extern "C" fn hiroba_nodes() -> c_int {
+    Runtime::known().map_or(1, |runtime| c_int::from(runtime.nodes()))
+}
+
+/// See `hiroba.h`. One thread a node: the calling one.
+#[unsafe(no_mangle)]
+pub extern "C" fn hiroba_run(f: Option<extern "C" fn(*mut c_void)>, argument: *mut c_void) -> c_int {
+    let Some(f) = f else {
+        note("hiroba_run: expected a function, got NULL");
+        return -libc::EINVAL;
+    };
+    let Some(runtime) = Runtime::get().filter(|_| !INSIDE_RUN.get()) else {
+        note("hiroba_run: expected a call inside the job and outside hiroba_run, got another");
+        return -libc::EPERM;
+    };
+    runtime.barrier();
+    INSIDE_RUN.set(true);
+    f(argument);
+    INSIDE_RUN.set(false);
+    runtime.barrier();
+    0
+}
+
+/// See `hiroba.h`.
+#[unsafe(no_mangle)]
+pub extern "C" fn hiroba_thread() -> c_int {
+    hiroba_node()
+}
+
+/// See `hiroba.h`.
+#[unsafe(no_mangle)]
+pub extern "C" fn hiroba_threads() -> c_int {
+    hiroba_nodes()
+}
+
+/// See `hiroba.h`.
+#[unsafe(no_mangle)]
+pub extern "C" fn hiroba_wtime() -> f64 {
+    static ORIGIN: OnceLock<Instant> = OnceLock::new();
+    ORIGIN.get_or_init(Instant::now).elapsed().as_secs_f64()
+}
+
+/// See `tsm.h`. Returns on node 0 only, unless it fails.
+#[unsafe(no_mangle)]
+pub extern "C" fn hiroba_tsm_startup() -> c_int {
+    // SAFETY: the argument is a C string.
+    let result = unsafe { hiroba_init_or_say(c"tsm_startup".as_ptr()) };
+    if result != 0 || hiroba_node() == 0 {
+        return result;
+    }
+    let runtime = runtime_for("tsm_startup");
+    loop {
+        match runtime.follow() {
+            Command::RunWorker(address) => {
+                // SAFETY: node 0 passed this function of the same executable, whose addresses were compared.
+                let worker = unsafe { std::mem::transmute::<usize, extern "C" fn()>(address) };
+                worker();
+                runtime.barrier();
+            }
+            // SAFETY: exit runs the program's own handlers; this thread holds nothing of the runtime's.
+            Command::Leave => unsafe { libc::exit(0) },
+        }
+    }
+}
+
+/// See `tsm.h`.
+#[unsafe(no_mangle)]
+pub extern "C" fn tsm_create_procs(worker: Option<extern "C" fn()>) {
+    let runtime = runtime_for("tsm_create_procs");
+    let Some(worker) = worker else {
+        runtime.fatal("tsm_create_procs: expected a function, got NULL");
+    };
+    runtime.lead_worker(worker as usize);
+    worker();
+    runtime.barrier();
+}
+
+/// See `tsm.h`.
+#[unsafe(no_mangle)]
+pub extern "C" fn tsm_finish() {
+    hiroba_finalize();
+}

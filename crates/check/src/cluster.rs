@@ -1,0 +1,671 @@
+//! A whole cluster in one thread: real engines, simulated memories, scripted threads, and a network.
+//!
+//! At each step the scheduler draws either a thread's next instruction or the arrival of a message. Everything
+//! drawn comes from one seed, so a seed reproduces a run exactly. The host's side of [`Engine`] is carried out to the letter of
+//! [`Effect`].
+
+use std::collections::VecDeque;
+
+use hiroba_base::{Access, LockId, NodeId, Prng, RngExt, seeded};
+use hiroba_protocol::{Done, Effect, Engine, Misuse, Outcome, Sync, Waiter, diff};
+use hiroba_wire::{AtomicOperation, AtomicOutcome, Collective, Limits, Message, PageContent};
+use rustc_hash::FxHashMap;
+use thiserror::Error;
+
+use crate::axioms::{Event, Execution};
+use crate::memory::{MemoryError, Merge, SimulatedMemory};
+use crate::mutant::{Faithful, Mutation};
+use crate::network::{DirectNetwork, LossyNetwork, Network, Parcel, ShuffledNetwork};
+use crate::program::{Address, Instruction, PAGE_BYTES, Program, REGISTERS, Register, Width};
+
+/// Why a run did not end well. All but a misuse and a fatal mismatch are faults of the engine.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+pub enum Failure {
+    /// Nobody can go on.
+    #[error("expected every thread to finish, got a deadlock: {0}")]
+    Deadlock(String),
+    /// An engine refused a message of another.
+    #[error("node {node} refused a message from node {from}: {sentence}")]
+    Protocol {
+        /// The receiver.
+        node: NodeId,
+        /// The sender.
+        from: NodeId,
+        /// The engine's error.
+        sentence: String,
+    },
+    /// An engine ended the job.
+    #[error("node {node} ended the job: {sentence}")]
+    Fatal {
+        /// Which engine.
+        node: NodeId,
+        /// Its sentence.
+        sentence: String,
+    },
+    /// An engine found the program at fault.
+    #[error("thread {thread} broke the rules: {misuse}")]
+    Misuse {
+        /// The thread.
+        thread: usize,
+        /// What it did.
+        misuse: Misuse,
+    },
+    /// An effect does not fit the memory.
+    #[error("node {node}: {error}")]
+    Memory {
+        /// The node.
+        node: NodeId,
+        /// What is wrong.
+        error: MemoryError,
+    },
+    /// An effect does not fit the state of the threads.
+    #[error("node {node}: {sentence}")]
+    Host {
+        /// The node.
+        node: NodeId,
+        /// What is wrong.
+        sentence: String,
+    },
+    /// The threads run on and on.
+    #[error("expected the program to end within {0} steps, got a program that runs on")]
+    Endless(u64),
+}
+
+/// How a program is run.
+pub struct Options {
+    /// Reproduces the run.
+    pub seed: u64,
+    /// Keep the events for the judge.
+    pub record: bool,
+    /// A run that takes more steps is endless.
+    pub steps_max: u64,
+    /// A planted bug.
+    pub mutation: Box<dyn Mutation>,
+    /// What carries the messages.
+    pub network: NetworkChoice,
+}
+
+/// What carries the messages.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NetworkChoice {
+    /// [`ShuffledNetwork`].
+    Shuffled,
+    /// [`LossyNetwork`].
+    Lossy,
+    /// [`DirectNetwork`]; threads take turns instead of being drawn.
+    Direct,
+}
+
+impl Options {
+    /// An exploring run without bugs.
+    pub fn seeded(seed: u64) -> Options {
+        let mutation = Box::new(Faithful);
+        Options { seed, record: true, steps_max: 200_000, mutation, network: NetworkChoice::Shuffled }
+    }
+}
+
+/// How a run ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Ended {
+    /// Each thread's registers.
+    pub registers: Vec<[u64; REGISTERS]>,
+    /// What was recorded.
+    pub execution: Execution,
+    /// Instructions and deliveries.
+    pub steps: u64,
+}
+
+impl Ended {
+    /// A thread's register.
+    pub fn register(&self, thread: usize, register: usize) -> u64 {
+        self.registers[thread][register]
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    Running,
+    Faulting(Address),
+    Waiting(Wait),
+    Finished,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Wait {
+    Acquire(LockId),
+    Try(LockId, Register),
+    Release,
+    Condition(LockId),
+    Signal,
+    Collective(Collective),
+    Publish(NodeId),
+    Atomic { at: Address, into: Register },
+}
+
+struct Thread {
+    node: NodeId,
+    waiter: Waiter,
+    instructions: Vec<Instruction>,
+    next: usize,
+    registers: [u64; REGISTERS],
+    state: State,
+    meetings: u64,
+}
+
+struct Node<E> {
+    engine: E,
+    memory: SimulatedMemory,
+    threads: Vec<usize>,
+    /// Tokens of publications that have come, by sender.
+    mailbox: FxHashMap<NodeId, VecDeque<u64>>,
+}
+
+#[derive(Default)]
+struct LockRecord {
+    holder: Option<usize>,
+    turns: u64,
+}
+
+/// A simulated cluster that runs one program.
+pub struct Cluster<E> {
+    limits: Limits,
+    nodes: Vec<Node<E>>,
+    threads: Vec<Thread>,
+    network: Box<dyn Network>,
+    mutation: Box<dyn Mutation>,
+    random: Prng,
+    /// How often each thread is drawn: some are much slower than others.
+    paces: Vec<u32>,
+    /// Steps in 16 that favour a thread over the network.
+    thread_bias: u32,
+    exploring: bool,
+    turn: u32,
+    record: bool,
+    execution: Execution,
+    locks: FxHashMap<LockId, LockRecord>,
+    /// Operations carried out at a word's home and not yet reported to the thread: turn, outcome.
+    atomics: FxHashMap<Address, (u64, Vec<(u64, AtomicOutcome)>)>,
+    tokens: u64,
+    deliveries: u64,
+    steps: u64,
+    steps_max: u64,
+}
+
+impl<E: Engine> Cluster<E> {
+    /// A cluster about to run `program`, with one engine a node.
+    pub fn new(
+        program: &Program,
+        mut engine: impl FnMut(NodeId, Limits) -> E,
+        options: Options,
+    ) -> Cluster<E> {
+        let limits =
+            Limits { nodes: program.nodes, region_pages: program.region_pages(), page_bytes: PAGE_BYTES };
+        let mut random = seeded(options.seed);
+        let mut nodes: Vec<Node<E>> = NodeId::all(program.nodes)
+            .map(|id| {
+                let mut engine = engine(id, limits);
+                program.regions.iter().for_each(|(pages, placement)| engine.add_region(*pages, *placement));
+                Node {
+                    engine,
+                    memory: SimulatedMemory::default(),
+                    threads: Vec::new(),
+                    mailbox: FxHashMap::default(),
+                }
+            })
+            .collect();
+        let threads = program.threads.iter().enumerate().map(|(number, script)| {
+            let siblings = &mut nodes[script.node.index()].threads;
+            siblings.push(number);
+            Thread {
+                node: script.node,
+                waiter: Waiter(siblings.len() as u32 - 1),
+                instructions: script.instructions.clone(),
+                next: 0,
+                registers: [0; REGISTERS],
+                state: State::Running,
+                meetings: 0,
+            }
+        });
+        let threads: Vec<Thread> = threads.collect();
+        let network: Box<dyn Network> = match options.network {
+            NetworkChoice::Direct => Box::new(DirectNetwork::default()),
+            NetworkChoice::Lossy => Box::new(LossyNetwork::new(program.nodes, &mut random)),
+            NetworkChoice::Shuffled => Box::new(ShuffledNetwork::new(program.nodes, &mut random)),
+        };
+        let thread_bias = [2, 8, 14][random.random_range(0..3)];
+        let paces = threads.iter().map(|_| [1, 8, 64][random.random_range(0..3)]).collect();
+        Cluster {
+            limits,
+            nodes,
+            execution: Execution { threads: vec![Vec::new(); threads.len()] },
+            threads,
+            network,
+            mutation: options.mutation,
+            random,
+            paces,
+            thread_bias,
+            exploring: options.network != NetworkChoice::Direct,
+            turn: 0,
+            record: options.record,
+            locks: FxHashMap::default(),
+            atomics: FxHashMap::default(),
+            tokens: 0,
+            deliveries: 0,
+            steps: 0,
+            steps_max: options.steps_max,
+        }
+    }
+
+    /// A node's engine.
+    pub fn engine(&self, node: NodeId) -> &E {
+        &self.nodes[node.index()].engine
+    }
+
+    /// A thread's register, now.
+    pub fn register(&self, thread: usize, register: usize) -> u64 {
+        self.threads[thread].registers[register]
+    }
+
+    /// Messages under way.
+    pub fn messages_under_way(&self) -> usize {
+        self.network.len()
+    }
+
+    /// Messages that have arrived.
+    pub fn deliveries(&self) -> u64 {
+        self.deliveries
+    }
+
+    /// Twins on all nodes.
+    pub fn twins(&self) -> usize {
+        self.nodes.iter().map(|node| node.memory.twins()).sum()
+    }
+
+    /// Runs to the end.
+    pub fn run(mut self) -> Result<Ended, Failure> {
+        while self.step()? {
+            if self.steps > self.steps_max {
+                return Err(Failure::Endless(self.steps_max));
+            }
+        }
+        let registers = self.threads.iter().map(|thread| thread.registers).collect();
+        Ok(Ended { registers, execution: self.execution, steps: self.steps })
+    }
+
+    /// One instruction or one message; false when everything has ended.
+    pub fn step(&mut self) -> Result<bool, Failure> {
+        self.steps += 1;
+        let thread = self.draw_thread();
+        let network_first = !self.network.is_empty()
+            && (thread.is_none()
+                || self.exploring && self.random.random_range(0..16) >= self.thread_bias
+                || !self.exploring && self.steps % 2 == 0);
+        if network_first && let Some(parcel) = self.network.deliver(&mut self.random) {
+            self.deliveries += 1;
+            self.deliver(parcel)?;
+            return Ok(true);
+        }
+        match thread {
+            Some(thread) => self.execute(thread)?,
+            None if self.threads.iter().all(|thread| thread.state == State::Finished) => return Ok(false),
+            None => return Err(Failure::Deadlock(self.describe_waits())),
+        }
+        Ok(true)
+    }
+
+    fn is_runnable(&self, thread: &Thread) -> bool {
+        let waits = |from: &NodeId| {
+            self.nodes[thread.node.index()].mailbox.get(from).is_none_or(|tokens| tokens.is_empty())
+        };
+        match thread.instructions.get(thread.next) {
+            Some(Instruction::AwaitPublished(from)) => thread.state == State::Running && !waits(from),
+            _ => thread.state == State::Running,
+        }
+    }
+
+    fn draw_thread(&mut self) -> Option<usize> {
+        let total: u32 = (0..self.threads.len()).map(|number| self.pace(number)).sum();
+        if total == 0 {
+            return None;
+        }
+        self.turn = self.turn.wrapping_add(1);
+        let mut drawn = if self.exploring { self.random.random_range(0..total) } else { self.turn % total };
+        for number in 0..self.threads.len() {
+            let pace = self.pace(number);
+            if drawn < pace {
+                return Some(number);
+            }
+            drawn -= pace;
+        }
+        None
+    }
+
+    /// How likely a thread is drawn next; 0 when it waits.
+    fn pace(&self, number: usize) -> u32 {
+        match (self.is_runnable(&self.threads[number]), self.exploring) {
+            (false, _) => 0,
+            (true, false) => 1,
+            (true, true) => self.paces[number],
+        }
+    }
+
+    fn describe_waits(&self) -> String {
+        let waiting = self.threads.iter().enumerate().filter(|(_, thread)| thread.state != State::Finished);
+        let lines: Vec<String> = waiting
+            .map(|(number, thread)| {
+                let instruction = thread.instructions.get(thread.next);
+                let lock = match thread.state {
+                    State::Waiting(Wait::Acquire(lock) | Wait::Condition(lock)) => self.locks.get(&lock),
+                    _ => None,
+                };
+                let holder = lock.and_then(|lock| lock.holder);
+                let holder = holder.map_or(String::new(), |holder| format!(" (held by thread {holder})"));
+                format!("thread {number} on node {} waits in {instruction:?}{holder}", thread.node)
+            })
+            .collect();
+        lines.join("; ")
+    }
+
+    fn note(&mut self, thread: usize, event: Event) {
+        if self.record {
+            self.execution.threads[thread].push(event);
+        }
+    }
+
+    fn deliver(&mut self, parcel: Parcel) -> Result<(), Failure> {
+        let Parcel { from, to, bytes } = parcel;
+        let limits = self.limits;
+        let node = &mut self.nodes[to.index()];
+        let refused = |sentence: String| Failure::Protocol { node: to, from, sentence };
+        let message = Message::decode(&bytes, &limits).map_err(|error| refused(error.to_string()))?;
+        if let Message::Free { address: token } = message {
+            node.mailbox.entry(from).or_default().push_back(token);
+            return Ok(());
+        }
+        node.engine.handle_message(from, &message).map_err(|error| refused(error.to_string()))?;
+        self.pump(to)
+    }
+}
+
+/// Effects.
+impl<E: Engine> Cluster<E> {
+    fn pump(&mut self, id: NodeId) -> Result<(), Failure> {
+        while let Some(effect) = self.nodes[id.index()].engine.poll_effect() {
+            if let Some(effect) = self.mutation.on_effect(id, effect) {
+                self.carry_out(id, effect)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn carry_out(&mut self, id: NodeId, effect: Effect) -> Result<(), Failure> {
+        let node = &mut self.nodes[id.index()];
+        let memory = &mut node.memory;
+        let wrong = |error| Failure::Memory { node: id, error };
+        match effect {
+            Effect::Send { to, message } => self.send(id, to, message),
+            Effect::SendPage { to, page, version } => {
+                let bytes = self.mutation.on_content(page, memory.content(page));
+                let content = bytes.as_deref().map_or(PageContent::Zero, PageContent::Bytes);
+                let message = Message::PageReply { page, version, content }.encode();
+                self.send(id, to, message);
+            }
+            Effect::Protect { pages, access } => memory.protect(pages, access),
+            Effect::Twin { page } => {
+                let twin = memory.make_twin(page).map_err(wrong)?;
+                self.mutation.on_twin(id, page, twin);
+            }
+            Effect::Diff { page } => {
+                let (frame, twin) = memory.take_twin(page).map_err(wrong)?;
+                let mut runs = Vec::new();
+                diff::encode(frame, &twin, &mut runs);
+                let runs = self.mutation.on_diff(frame, &twin, runs);
+                node.engine.handle_done(Done::Diff { page, runs });
+            }
+            Effect::Apply { page, runs } => memory.apply(page, &runs).map_err(wrong)?,
+            Effect::Install { page, content, merge, prefetched: _ } => {
+                let merge = if merge { self.mutation.on_merge() } else { Merge::Replace };
+                memory.install(page, content, merge).map_err(wrong)?;
+            }
+            Effect::Patch { page, offset, value } => {
+                memory.patch(page, offset, value, self.mutation.on_patch());
+            }
+            Effect::Atomic { page, offset, operation } => {
+                let outcome = memory.operate(page, offset, operation);
+                node.engine.handle_done(Done::Atomic { outcome });
+                if self.record {
+                    let (turns, unreported) = self.atomics.entry(Address { page, offset }).or_default();
+                    unreported.push((*turns, outcome));
+                    *turns += 1;
+                }
+            }
+            Effect::Wake { waiter, outcome } => self.wake(id, waiter, outcome)?,
+            Effect::Fatal { sentence } => return Err(Failure::Fatal { node: id, sentence }),
+        }
+        Ok(())
+    }
+
+    fn send(&mut self, from: NodeId, to: NodeId, bytes: Vec<u8>) {
+        let limits = self.limits;
+        for (bytes, astray) in self.mutation.on_send(from, to, bytes, &limits) {
+            self.network.send(Parcel { from, to, bytes }, astray);
+        }
+    }
+
+    fn wake(&mut self, id: NodeId, waiter: Waiter, outcome: Outcome) -> Result<(), Failure> {
+        let wrong = |sentence: String| Err(Failure::Host { node: id, sentence });
+        let Some(&number) = self.nodes[id.index()].threads.get(waiter.0 as usize) else {
+            return wrong(format!("waiter {} is no thread", waiter.0));
+        };
+        if let Outcome::Misuse(misuse) = outcome {
+            return Err(Failure::Misuse { thread: number, misuse });
+        }
+        let state = self.threads[number].state;
+        self.threads[number].state = State::Running;
+        if matches!((state, outcome), (State::Faulting(_), Outcome::Done)) {
+            return Ok(());
+        }
+        match (state, outcome) {
+            (State::Waiting(Wait::Acquire(lock) | Wait::Condition(lock)), Outcome::Done) => {
+                self.acquired(number, lock)?;
+            }
+            (State::Waiting(Wait::Try(lock, into)), Outcome::Done) => {
+                self.set(number, into, 1);
+                self.acquired(number, lock)?;
+            }
+            (State::Waiting(Wait::Try(_, into)), Outcome::Refused) => self.set(number, into, 0),
+            (State::Waiting(Wait::Release | Wait::Signal), Outcome::Done) => {}
+            (State::Waiting(Wait::Collective(asked)), Outcome::Collective(done)) => {
+                if asked != done && asked != Collective::Follow {
+                    return wrong(format!("thread {number} asked for {asked:?} and was told {done:?}"));
+                }
+            }
+            (State::Waiting(Wait::Publish(to)), Outcome::Done) => self.tell_of_publication(number, to),
+            (State::Waiting(Wait::Atomic { at, into }), Outcome::Atomic(outcome)) => {
+                self.set(number, into, outcome.previous);
+                self.note_atomic(number, at, outcome);
+            }
+            (state, outcome) => {
+                return wrong(format!("thread {number} in {state:?} was woken with {outcome:?}"));
+            }
+        }
+        self.threads[number].next += 1;
+        Ok(())
+    }
+
+    fn set(&mut self, thread: usize, register: Register, value: u64) {
+        self.threads[thread].registers[usize::from(register.0)] = value;
+    }
+
+    fn acquired(&mut self, thread: usize, lock: LockId) -> Result<(), Failure> {
+        let record = self.locks.entry(lock).or_default();
+        if let Some(holder) = record.holder {
+            let sentence = format!("thread {thread} was given lock {}, which thread {holder} holds", lock.0);
+            return Err(Failure::Host { node: self.threads[thread].node, sentence });
+        }
+        record.holder = Some(thread);
+        let turn = record.turns;
+        record.turns += 1;
+        self.note(thread, Event::Acquire { lock, turn });
+        Ok(())
+    }
+
+    fn note_release(&mut self, thread: usize, lock: LockId) {
+        let record = self.locks.entry(lock).or_default();
+        if record.holder == Some(thread) {
+            record.holder = None;
+            let turn = record.turns - 1;
+            self.note(thread, Event::Release { lock, turn });
+        }
+    }
+
+    fn note_atomic(&mut self, thread: usize, at: Address, outcome: AtomicOutcome) {
+        let Some((_, unreported)) = self.atomics.get_mut(&at) else { return };
+        // Equal outcomes that wait for their threads are interchangeable: the earliest goes to whoever hears first.
+        let Some(found) = unreported.iter().position(|(_, other)| *other == outcome) else { return };
+        let (turn, AtomicOutcome { previous, current, .. }) = unreported.remove(found);
+        self.note(thread, Event::Atomic { at, turn, previous, current });
+    }
+
+    /// What `free` sends behind the publication, over the same link.
+    fn tell_of_publication(&mut self, thread: usize, to: NodeId) {
+        let token = self.tokens;
+        self.tokens += 1;
+        self.note(thread, Event::Publish { token });
+        let from = self.threads[thread].node;
+        self.send(from, to, Message::Free { address: token }.encode());
+    }
+}
+
+/// Instructions.
+impl<E: Engine> Cluster<E> {
+    fn execute(&mut self, number: usize) -> Result<(), Failure> {
+        let thread = &mut self.threads[number];
+        let Some(instruction) = thread.instructions.get(thread.next).cloned() else {
+            thread.state = State::Finished;
+            return Ok(());
+        };
+        let register = |register: Register| usize::from(register.0);
+        match instruction {
+            Instruction::Store { at, width, value } => self.store(number, at, width, value),
+            Instruction::StoreFrom { at, from } => {
+                let value = thread.registers[register(from)];
+                self.store(number, at, Width::Word, value)
+            }
+            Instruction::Load { at, width, into } => self.load(number, at, width, into),
+            Instruction::Add(into, value) => {
+                let into = &mut thread.registers[register(into)];
+                *into = into.wrapping_add(value);
+                thread.next += 1;
+                Ok(())
+            }
+            Instruction::AddRegister(into, other) => {
+                let value = thread.registers[register(other)];
+                let into = &mut thread.registers[register(into)];
+                *into = into.wrapping_add(value);
+                thread.next += 1;
+                Ok(())
+            }
+            Instruction::JumpUnless { register: tested, is, to } => {
+                thread.next = if thread.registers[register(tested)] == is { thread.next + 1 } else { to };
+                Ok(())
+            }
+            Instruction::AwaitPublished(from) => {
+                thread.next += 1;
+                let node = thread.node;
+                let tokens = self.nodes[node.index()].mailbox.get_mut(&from);
+                if let Some(token) = tokens.and_then(|tokens| tokens.pop_front()) {
+                    self.note(number, Event::Receive { token });
+                }
+                Ok(())
+            }
+            Instruction::Prefetch(pages) => {
+                thread.next += 1;
+                let node = thread.node;
+                self.nodes[node.index()].engine.handle_prefetch(pages);
+                self.pump(node)
+            }
+            Instruction::Atomic { at, operation, into } => self.operate(number, at, operation, into),
+            other => self.synchronise(number, other),
+        }
+    }
+
+    fn synchronise(&mut self, number: usize, instruction: Instruction) -> Result<(), Failure> {
+        let (sync, wait) = match instruction {
+            Instruction::Lock(lock) => (Sync::Acquire(lock), Wait::Acquire(lock)),
+            Instruction::TryLock(lock, into) => (Sync::TryAcquire(lock), Wait::Try(lock, into)),
+            Instruction::Unlock(lock) => {
+                self.note_release(number, lock);
+                (Sync::Release(lock), Wait::Release)
+            }
+            Instruction::Wait(cond, lock) => {
+                self.note_release(number, lock);
+                (Sync::Wait(cond, lock), Wait::Condition(lock))
+            }
+            Instruction::Signal(cond) => (Sync::Signal(cond), Wait::Signal),
+            Instruction::Broadcast(cond) => (Sync::Broadcast(cond), Wait::Signal),
+            Instruction::Collective(collective) => {
+                let epoch = self.threads[number].meetings;
+                self.threads[number].meetings += 1;
+                self.note(number, Event::Meet { epoch });
+                (Sync::Collective(collective), Wait::Collective(collective))
+            }
+            Instruction::Publish(to) => (Sync::Publish(to), Wait::Publish(to)),
+            other => unreachable!("{other:?} does not synchronise"),
+        };
+        let thread = &mut self.threads[number];
+        thread.state = State::Waiting(wait);
+        let (node, waiter) = (thread.node, thread.waiter);
+        self.nodes[node.index()].engine.handle_sync(sync, waiter);
+        self.pump(node)
+    }
+
+    fn operate(
+        &mut self,
+        number: usize,
+        at: Address,
+        operation: AtomicOperation,
+        into: Register,
+    ) -> Result<(), Failure> {
+        let thread = &mut self.threads[number];
+        thread.state = State::Waiting(Wait::Atomic { at, into });
+        let (node, waiter) = (thread.node, thread.waiter);
+        self.nodes[node.index()].engine.handle_atomic(at.page, at.offset, operation, waiter);
+        self.pump(node)
+    }
+
+    /// Whether the access may run free; otherwise the thread faults.
+    fn permitted(&mut self, number: usize, at: Address, wanted: Access) -> Result<bool, Failure> {
+        let thread = &mut self.threads[number];
+        let (id, waiter) = (thread.node, thread.waiter);
+        let node = &mut self.nodes[id.index()];
+        if node.memory.access(at.page) >= wanted {
+            return Ok(true);
+        }
+        thread.state = State::Faulting(at);
+        // Some machines do not say whether it was a load or a store.
+        let silent = self.exploring && self.random.random_range(0..4) == 0;
+        node.engine.handle_fault(at.page, if silent { Access::None } else { wanted }, Some(waiter));
+        self.pump(id)?;
+        Ok(false)
+    }
+
+    fn load(&mut self, number: usize, at: Address, width: Width, into: Register) -> Result<(), Failure> {
+        if self.permitted(number, at, Access::Read)? {
+            let value = self.nodes[self.threads[number].node.index()].memory.load(at, width);
+            self.set(number, into, value);
+            self.threads[number].next += 1;
+            self.note(number, Event::Load { at, width, value });
+        }
+        Ok(())
+    }
+
+    fn store(&mut self, number: usize, at: Address, width: Width, value: u64) -> Result<(), Failure> {
+        if self.permitted(number, at, Access::Write)? {
+            self.nodes[self.threads[number].node.index()].memory.store(at, width, value);
+            self.threads[number].next += 1;
+            self.note(number, Event::Store { at, width, value });
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,302 @@
+//! Planted bugs. A checker that has never failed proves nothing: each mutant breaks one duty of the protocol, of its
+//! host or of its messages, without touching the engine, and the suite must notice.
+
+use hiroba_base::{Access, NodeId, PageId, VectorTimestamp, VersionVector};
+use hiroba_protocol::Effect;
+use hiroba_wire::{AtomicOperation, Knowledge, Limits, Message, PageDiff};
+use rustc_hash::FxHashMap;
+
+use crate::memory::Merge;
+use crate::program::PAGE_BYTES;
+
+/// Where a mutant may meddle. Every method's default is the right thing.
+pub trait Mutation {
+    /// An effect is about to be carried out; `None` skips it.
+    fn on_effect(&mut self, _node: NodeId, effect: Effect) -> Option<Effect> {
+        Some(effect)
+    }
+
+    /// A twin was made.
+    fn on_twin(&mut self, _node: NodeId, _page: PageId, _twin: &mut Vec<u8>) {}
+
+    /// A diff was made.
+    fn on_diff(&mut self, _frame: &[u8], _twin: &[u8], runs: Vec<u8>) -> Vec<u8> {
+        runs
+    }
+
+    /// A page comes in that must be merged.
+    fn on_merge(&mut self) -> Merge {
+        Merge::FrameAndTwin
+    }
+
+    /// A word is patched: into the twin too?
+    fn on_patch(&mut self) -> bool {
+        true
+    }
+
+    /// A home sends a page's content.
+    fn on_content(&mut self, _page: PageId, content: Option<&[u8]>) -> Option<Vec<u8>> {
+        content.map(<[u8]>::to_vec)
+    }
+
+    /// A message leaves: what really goes out, and whether it goes astray (out of its link's order).
+    fn on_send(
+        &mut self,
+        _from: NodeId,
+        _to: NodeId,
+        bytes: Vec<u8>,
+        _limits: &Limits,
+    ) -> Vec<(Vec<u8>, bool)> {
+        vec![(bytes, false)]
+    }
+}
+
+/// No bug.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Faithful;
+
+impl Mutation for Faithful {}
+
+/// The catalogue of planted bugs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Mutant {
+    /// A lock's grant forgets its last write notice.
+    DropNoticeOfGrant,
+    /// A barrier's departure forgets its last write notice.
+    DropNoticeOfBarrier,
+    /// A barrier's departure claims intervals that its notices do not name.
+    DepartureAheadOfNotices,
+    /// A lock request claims to have seen more than it has.
+    RequestAheadOfNotices,
+    /// The last diff of a flush arrives empty.
+    DropRuns,
+    /// The home does not apply diffs.
+    SkipApply,
+    /// Two changed stretches are sent as one, with the unchanged bytes between them.
+    JoinRuns,
+    /// The twin is all zero instead of a copy.
+    ZeroTwin,
+    /// A page's second twin is its first one again.
+    StaleTwin,
+    /// An incoming page overwrites unsent writes.
+    OverwriteInsteadOfMerge,
+    /// An incoming page is merged into the frame, not into the twin.
+    MergeFrameOnly,
+    /// An invalidation is not carried out.
+    LoseInvalidation,
+    /// A release leaves its pages writable.
+    SkipProtectAtRelease,
+    /// The result of an atomic operation does not reach the operating node's own copy.
+    SkipPatch,
+    /// The result of an atomic operation reaches the frame, not the twin, so that the next diff undoes it.
+    PatchFrameOnly,
+    /// Atomic additions are carried out twice at the home.
+    AtomicTwice,
+    /// The home sends what the page held when it was first asked for.
+    StaleContent,
+    /// The home answers at once, claiming the version that was asked for.
+    IgnoreNeeded,
+    /// Diffs leave their link's order.
+    DiffsAstray,
+    /// Diffs come twice, the second time late.
+    DiffsTwice,
+    /// A condition variable's signal is lost.
+    LoseSignal,
+}
+
+impl Mutant {
+    /// All of them.
+    pub const ALL: [Mutant; 21] = [
+        Mutant::DropNoticeOfGrant,
+        Mutant::DropNoticeOfBarrier,
+        Mutant::DepartureAheadOfNotices,
+        Mutant::RequestAheadOfNotices,
+        Mutant::DropRuns,
+        Mutant::SkipApply,
+        Mutant::JoinRuns,
+        Mutant::ZeroTwin,
+        Mutant::StaleTwin,
+        Mutant::OverwriteInsteadOfMerge,
+        Mutant::MergeFrameOnly,
+        Mutant::LoseInvalidation,
+        Mutant::SkipProtectAtRelease,
+        Mutant::SkipPatch,
+        Mutant::PatchFrameOnly,
+        Mutant::AtomicTwice,
+        Mutant::StaleContent,
+        Mutant::IgnoreNeeded,
+        Mutant::DiffsAstray,
+        Mutant::DiffsTwice,
+        Mutant::LoseSignal,
+    ];
+
+    /// The bug, ready to be planted.
+    pub fn plant(self) -> Box<dyn Mutation> {
+        Box::new(Planted {
+            mutant: self,
+            twins: FxHashMap::default(),
+            contents: FxHashMap::default(),
+            access: FxHashMap::default(),
+            requested: FxHashMap::default(),
+        })
+    }
+}
+
+struct Planted {
+    mutant: Mutant,
+    twins: FxHashMap<(NodeId, PageId), Vec<u8>>,
+    contents: FxHashMap<PageId, Option<Vec<u8>>>,
+    /// What each node's pages allow, as far as effects have said.
+    access: FxHashMap<(NodeId, PageId), Access>,
+    /// What each node asked for last.
+    requested: FxHashMap<(NodeId, PageId), VersionVector>,
+}
+
+fn claim_one_more(timestamp: &mut VectorTimestamp, node: NodeId) {
+    timestamp.advance(node, timestamp.get(node) + 1);
+}
+
+fn without_last_page(knowledge: &Knowledge) -> Knowledge {
+    let mut knowledge = knowledge.clone();
+    if let Some(notice) = knowledge.notices.last_mut() {
+        let last = notice.pages.iter().last();
+        last.map(|page| notice.pages.remove(page));
+    }
+    knowledge.notices.retain(|notice| !notice.pages.is_empty());
+    knowledge
+}
+
+/// Runs that cover everything between the first and the last changed byte.
+fn joined(frame: &[u8], twin: &[u8]) -> Vec<u8> {
+    let differs = |index: &usize| frame[*index] != twin[*index];
+    let (Some(first), Some(last)) = ((0..frame.len()).find(differs), (0..frame.len()).rev().find(differs))
+    else {
+        return Vec::new();
+    };
+    // A run is written by encoding a page that differs from another one in exactly these bytes.
+    let other: Vec<u8> = frame
+        .iter()
+        .enumerate()
+        .map(|(index, byte)| if (first..=last).contains(&index) { !byte } else { *byte })
+        .collect();
+    let mut runs = Vec::new();
+    hiroba_protocol::diff::encode(frame, &other, &mut runs);
+    runs
+}
+
+impl Planted {
+    fn alter(&mut self, from: NodeId, to: NodeId, message: &Message<'_>, limits: &Limits) -> Option<Vec<u8>> {
+        let altered = match (self.mutant, message) {
+            (Mutant::DropNoticeOfGrant, Message::LockGrant { lock, knowledge }) => {
+                Message::LockGrant { lock: *lock, knowledge: without_last_page(knowledge) }
+            }
+            (Mutant::DropNoticeOfBarrier, Message::Depart { epoch, collective, knowledge }) => {
+                let knowledge = without_last_page(knowledge);
+                Message::Depart { epoch: *epoch, collective: *collective, knowledge }
+            }
+            (Mutant::DepartureAheadOfNotices, Message::Depart { epoch, collective, knowledge }) => {
+                let mut knowledge = knowledge.clone();
+                let others = NodeId::all(limits.nodes).filter(|node| *node != to);
+                others.for_each(|node| claim_one_more(&mut knowledge.timestamp, node));
+                Message::Depart { epoch: *epoch, collective: *collective, knowledge }
+            }
+            (Mutant::RequestAheadOfNotices, Message::LockRequest { lock, timestamp }) => {
+                let mut timestamp = timestamp.clone();
+                let others = NodeId::all(limits.nodes).filter(|node| *node != from);
+                others.for_each(|node| claim_one_more(&mut timestamp, node));
+                Message::LockRequest { lock: *lock, timestamp }
+            }
+            (Mutant::DropRuns, Message::Diffs { seq, diffs }) => {
+                let mut diffs = diffs.clone();
+                if let Some(last) = diffs.last_mut() {
+                    *last = PageDiff { page: last.page, runs: &[] };
+                }
+                return Some(Message::Diffs { seq: *seq, diffs }.encode());
+            }
+            (Mutant::IgnoreNeeded, Message::PageRequest { page, needed }) => {
+                self.requested.insert((from, *page), needed.clone());
+                Message::PageRequest { page: *page, needed: VersionVector::new() }
+            }
+            (Mutant::IgnoreNeeded, Message::PageReply { page, version, content }) => {
+                let mut version = version.clone();
+                let claimed = self.requested.remove(&(to, *page)).unwrap_or_default();
+                claimed.entries().iter().for_each(|(node, seq)| version.advance(*node, *seq));
+                return Some(Message::PageReply { page: *page, version, content: *content }.encode());
+            }
+            _ => return None,
+        };
+        Some(altered.encode())
+    }
+}
+
+impl Mutation for Planted {
+    fn on_effect(&mut self, node: NodeId, effect: Effect) -> Option<Effect> {
+        let mut lowers = false;
+        if let Effect::Protect { pages, access } = &effect {
+            for page in pages.iter() {
+                let before = self.access.insert((node, page), *access);
+                lowers |= before == Some(Access::Write) && *access == Access::Read;
+            }
+        }
+        match (self.mutant, &effect) {
+            (Mutant::SkipProtectAtRelease, Effect::Protect { .. }) if lowers => None,
+            (Mutant::SkipApply, Effect::Apply { .. })
+            | (Mutant::LoseInvalidation, Effect::Protect { access: Access::None, .. })
+            | (Mutant::SkipPatch, Effect::Patch { .. }) => None,
+            (
+                Mutant::AtomicTwice,
+                Effect::Atomic { page, offset, operation: AtomicOperation::FetchAdd(delta) },
+            ) => {
+                let operation = AtomicOperation::FetchAdd(delta * 2);
+                Some(Effect::Atomic { page: *page, offset: *offset, operation })
+            }
+            _ => Some(effect),
+        }
+    }
+
+    fn on_twin(&mut self, node: NodeId, page: PageId, twin: &mut Vec<u8>) {
+        match self.mutant {
+            Mutant::ZeroTwin => twin.fill(0),
+            Mutant::StaleTwin => {
+                twin.clone_from(self.twins.entry((node, page)).or_insert_with(|| twin.clone()))
+            }
+            _ => {}
+        }
+    }
+
+    fn on_diff(&mut self, frame: &[u8], twin: &[u8], runs: Vec<u8>) -> Vec<u8> {
+        debug_assert_eq!(frame.len(), PAGE_BYTES as usize);
+        if self.mutant == Mutant::JoinRuns { joined(frame, twin) } else { runs }
+    }
+
+    fn on_merge(&mut self) -> Merge {
+        match self.mutant {
+            Mutant::OverwriteInsteadOfMerge => Merge::Overwrite,
+            Mutant::MergeFrameOnly => Merge::FrameOnly,
+            _ => Merge::FrameAndTwin,
+        }
+    }
+
+    fn on_patch(&mut self) -> bool {
+        self.mutant != Mutant::PatchFrameOnly
+    }
+
+    fn on_content(&mut self, page: PageId, content: Option<&[u8]>) -> Option<Vec<u8>> {
+        let content = content.map(<[u8]>::to_vec);
+        if self.mutant == Mutant::StaleContent {
+            return self.contents.entry(page).or_insert(content).clone();
+        }
+        content
+    }
+
+    fn on_send(&mut self, from: NodeId, to: NodeId, bytes: Vec<u8>, limits: &Limits) -> Vec<(Vec<u8>, bool)> {
+        let Ok(message) = Message::decode(&bytes, limits) else { return vec![(bytes, false)] };
+        let altered = self.alter(from, to, &message, limits);
+        match (self.mutant, &message) {
+            (Mutant::DiffsAstray, Message::Diffs { .. }) => vec![(bytes, true)],
+            (Mutant::DiffsTwice, Message::Diffs { .. }) => vec![(bytes.clone(), false), (bytes, true)],
+            (Mutant::LoseSignal, Message::CondSignal { .. }) => Vec::new(),
+            _ => vec![(altered.unwrap_or(bytes), false)],
+        }
+    }
+}

@@ -1,0 +1,71 @@
+//! A million synchronisations must not grow anything.
+
+use hiroba_base::NodeId;
+use hiroba_check::cluster::{Cluster, NetworkChoice, Options};
+use hiroba_check::program::script::*;
+use hiroba_check::program::{Address, Instruction, Program};
+use hiroba_protocol::hlrc::Hlrc;
+
+/// The full count needs optimised code to take seconds.
+const ROUNDS: u64 = if cfg!(debug_assertions) { 20_000 } else { 1_000_000 };
+const SAMPLES: u64 = 20;
+const NODES: u16 = 3;
+
+/// What the engines remember: their histories' entries, and the length of all they hold when printed.
+fn remembered(cluster: &Cluster<Hlrc>) -> (usize, usize) {
+    let engines = || NodeId::all(NODES).map(|node| cluster.engine(node));
+    (engines().map(Hlrc::history_len).sum(), engines().map(|engine| format!("{engine:?}").len()).sum())
+}
+
+/// Runs until thread 0 has counted `ROUNDS`, sampling on the way.
+fn stays_bounded(program: &Program, rounds: u64) {
+    let options =
+        Options { record: false, steps_max: u64::MAX, network: NetworkChoice::Direct, ..Options::seeded(0) };
+    let mut cluster = Cluster::new(program, Hlrc::new, options);
+    let mut samples = Vec::new();
+    while cluster.step().unwrap_or_else(|failure| panic!("{failure}")) {
+        if cluster.register(0, 0) >= (samples.len() as u64 + 1) * rounds / SAMPLES {
+            samples.push(remembered(&cluster));
+            assert!(
+                cluster.messages_under_way() <= 100,
+                "messages pile up: {}",
+                cluster.messages_under_way()
+            );
+            assert!(cluster.twins() <= 8, "twins pile up: {}", cluster.twins());
+        }
+    }
+    assert_eq!(cluster.register(0, 0), rounds);
+    assert!(cluster.deliveries() >= 3 * ROUNDS, "the nodes hardly met: {} messages", cluster.deliveries());
+    let history = samples.iter().map(|(history, _)| *history).max().unwrap_or(0);
+    assert!(history <= 30, "the history holds {history} entries: {samples:?}");
+    // Numbers grow by digits; nothing else may.
+    let early = samples[1].1.max(samples[2].1);
+    let late = samples.iter().map(|(_, length)| *length).max().unwrap_or(0);
+    assert!(late <= early * 2 + 4000, "the engines' state grows: {samples:?}");
+}
+
+fn looped(mut body: Vec<Instruction>, rounds: u64) -> Vec<Instruction> {
+    body.push(add(0, 1));
+    body.push(jump_unless(0, rounds, 0));
+    body
+}
+
+#[test]
+fn a_million_barriers_do_not_grow_memory() {
+    let mine = |node: u32| Address::word(1, node);
+    let scripts = (0..u32::from(NODES)).map(|node| {
+        let body = if node == 0 { vec![store_from(mine(node), 0), barrier()] } else { vec![barrier()] };
+        looped(body, ROUNDS)
+    });
+    stays_bounded(&Program::new(3, scripts), ROUNDS);
+}
+
+#[test]
+fn a_million_hand_overs_without_a_barrier_do_not_grow_memory() {
+    let counter = Address::word(1, 0);
+    let rounds = ROUNDS / u64::from(NODES);
+    let scripts = (0..NODES).map(|_| {
+        looped(vec![lock(0), load(counter, 1), add(1, 1), store_from(counter, 1), unlock(0)], rounds)
+    });
+    stays_bounded(&Program::new(3, scripts), rounds);
+}

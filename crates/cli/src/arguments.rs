@@ -1,0 +1,544 @@
+//! The command line: what is known, what is available, and one sentence for everything else.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+
+use clap::error::{ContextKind, ContextValue, ErrorKind};
+use clap::{Args, Parser, Subcommand};
+use hiroba_base::{MAX_NODES, PageSize};
+use hiroba_wire::control::{FaultSourceChoice, InjectedFaults};
+
+use crate::compiler::Language;
+use crate::failure::Failure;
+
+/// What the user asked for, checked.
+#[derive(Debug)]
+pub enum Command {
+    /// Print help or the version.
+    Show {
+        /// What to print.
+        text: String,
+    },
+    /// Run a program.
+    Run(Box<RunOptions>),
+    /// Call a compiler.
+    Compile {
+        /// Which one.
+        language: Language,
+        /// Its arguments.
+        arguments: Vec<OsString>,
+    },
+    /// Show a first run.
+    Demo {
+        /// How many nodes to compare with one.
+        nodes: u16,
+    },
+}
+
+/// `hiroba run`, checked.
+#[derive(Debug, Clone, PartialEq)]
+pub struct RunOptions {
+    /// Nodes of the job.
+    pub nodes: u16,
+    /// Program threads a node.
+    pub threads_per_node: u16,
+    /// The coherence protocol.
+    pub protocol: String,
+    /// The fabric.
+    pub fabric: String,
+    /// The coherence unit.
+    pub page_size: PageSize,
+    /// Where faults come from.
+    pub fault_source: FaultSourceChoice,
+    /// Whether to print the table of statistics.
+    pub statistics_table: bool,
+    /// Where to write the statistics as JSON.
+    pub statistics_json: Option<PathBuf>,
+    /// Variables to set in the nodes' environment.
+    pub variables: Vec<(OsString, OsString)>,
+    /// Whether to put the node in front of each line of output.
+    pub label: bool,
+    /// Faults to inflict on the fabric.
+    pub inject: Option<InjectedFaults>,
+    /// The program as the user named it.
+    pub program: OsString,
+    /// Its arguments.
+    pub arguments: Vec<OsString>,
+}
+
+const AFTER_HELP: &str = "\
+Exit status: that of node 0 if it is not zero, else the first other node's that is not;
+125 a fault of Hiroba's or of its arguments, 126 the program cannot be executed,
+127 it was not found, 128+S a node was killed by signal S.";
+
+#[derive(Parser)]
+#[command(
+    name = "hiroba",
+    version,
+    about = "One address space over several nodes: runs shared-memory programs on a software distributed shared memory",
+    disable_help_subcommand = true,
+    max_term_width = 100
+)]
+struct CommandLine {
+    #[command(subcommand)]
+    command: Subcommands,
+}
+
+#[derive(Subcommand)]
+enum Subcommands {
+    /// Run a program on several nodes
+    #[command(after_help = AFTER_HELP)]
+    Run(Box<RunArguments>),
+    /// Compile or link a C program: calls $CC (default cc) with hiroba.h and the library
+    #[command(disable_help_flag = true)]
+    Cc(CompilerArguments),
+    /// Compile or link a C++ program: calls $CXX (default c++)
+    #[command(disable_help_flag = true)]
+    Cxx(CompilerArguments),
+    /// Compile or link a Fortran program: calls $FC (default gfortran)
+    #[command(disable_help_flag = true)]
+    Fc(CompilerArguments),
+    /// Compile a small simulation, run it on one node and on several, and show where the time went
+    Demo {
+        /// How many nodes to compare with one
+        #[arg(short, value_name = "NODES", default_value = "4", allow_hyphen_values = true)]
+        nodes: String,
+    },
+    #[command(hide = true, disable_help_flag = true)]
+    Bench(UnavailableArguments),
+    #[command(hide = true, disable_help_flag = true)]
+    Check(UnavailableArguments),
+    #[command(hide = true, disable_help_flag = true)]
+    Analyze(UnavailableArguments),
+    #[command(hide = true, disable_help_flag = true)]
+    Calibrate(UnavailableArguments),
+    #[command(hide = true, disable_help_flag = true)]
+    Top(UnavailableArguments),
+    #[command(hide = true, disable_help_flag = true)]
+    Reproduce(UnavailableArguments),
+    #[command(hide = true, disable_help_flag = true)]
+    Doctor(UnavailableArguments),
+}
+
+#[derive(Args)]
+struct UnavailableArguments {
+    #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+    rest: Vec<OsString>,
+}
+
+#[derive(Args)]
+struct CompilerArguments {
+    /// Arguments for the compiler; -show prints the command instead of running it
+    #[arg(trailing_var_arg = true, allow_hyphen_values = true, value_name = "COMPILER ARGS")]
+    arguments: Vec<OsString>,
+}
+
+#[derive(Args)]
+struct RunArguments {
+    /// Nodes of the job, 1 to 4096 [default: the usable cores, at least 2]
+    #[arg(short, value_name = "NODES", allow_hyphen_values = true)]
+    nodes: Option<String>,
+    /// Program threads a node; only 1 so far
+    #[arg(short, value_name = "THREADS", default_value = "1", allow_hyphen_values = true)]
+    threads_per_node: String,
+    /// Coherence protocol; only hlrc (home-based lazy release consistency) so far
+    #[arg(long, value_name = "PROTOCOL", default_value = "hlrc")]
+    protocol: String,
+    /// What carries the messages; only udp so far
+    #[arg(long, value_name = "FABRIC", default_value = "udp")]
+    fabric: String,
+    /// Coherence unit; only 4K so far
+    #[arg(long, value_name = "SIZE", default_value = "4K", allow_hyphen_values = true)]
+    page_size: String,
+    /// How page faults are caught: event, sigbus or sigsegv [default: the best that is allowed here]
+    #[arg(long, value_name = "SOURCE")]
+    fault_source: Option<String>,
+    /// Show where the time went when the job has ended; =json:FILE writes it to FILE (give both for both)
+    #[arg(long, value_name = "json:FILE", num_args = 0..=1, require_equals = true, default_missing_value = "")]
+    stats: Vec<OsString>,
+    /// Put "[NODE] " in front of each line the program writes
+    #[arg(long)]
+    label: bool,
+    /// Set a variable for the nodes (they get the whole environment anyway); may be repeated
+    #[arg(short = 'x', value_name = "VAR[=VALUE]")]
+    variables: Vec<OsString>,
+    /// Inflict faults on the network, for tests: probabilities and a seed
+    #[arg(long, value_name = "loss=P,reorder=P,dup=P,seed=N")]
+    inject: Option<String>,
+    #[command(flatten)]
+    unavailable: UnavailableFlags,
+    /// The program and its arguments
+    #[arg(trailing_var_arg = true, required = true, value_name = "PROGRAM")]
+    program: Vec<OsString>,
+}
+
+/// Flags with a settled name and meaning that this version cannot honour.
+#[derive(Args)]
+struct UnavailableFlags {
+    #[arg(long, hide = true)]
+    memory_limit: Option<String>,
+    #[arg(long, hide = true)]
+    swap: Option<String>,
+    #[arg(long, hide = true)]
+    replacement: Option<String>,
+    #[arg(long, hide = true)]
+    write_tracking: Option<String>,
+    #[arg(long, hide = true)]
+    hosts: Option<String>,
+    #[arg(long, hide = true)]
+    launcher: Option<String>,
+    #[arg(long, hide = true)]
+    slow: Option<String>,
+    #[arg(long, hide = true)]
+    trace: Option<String>,
+    #[arg(long = "virtual", hide = true)]
+    virtual_cluster: Option<String>,
+    #[arg(long, hide = true)]
+    progress: bool,
+    #[arg(long, hide = true)]
+    encrypt: bool,
+    #[arg(long, hide = true)]
+    low_latency: Option<String>,
+    #[arg(long, hide = true)]
+    dead_after: Option<String>,
+    #[arg(long, hide = true)]
+    debug: Option<String>,
+}
+
+impl UnavailableFlags {
+    /// The first flag given, with what to do instead.
+    fn first_given(&self) -> Option<(&'static str, &'static str)> {
+        let flags = [
+            (
+                self.memory_limit.is_some(),
+                "--memory-limit",
+                "leave it out: a node may use all memory of its machine",
+            ),
+            (self.swap.is_some(), "--swap", "leave it out: pages stay in memory"),
+            (self.replacement.is_some(), "--replacement", "leave it out: no page is replaced"),
+            (self.write_tracking.is_some(), "--write-tracking", "leave it out: writes are found by faults"),
+            (self.hosts.is_some(), "--hosts", "leave it out: all nodes run on this machine"),
+            (self.launcher.is_some(), "--launcher", "leave it out: all nodes run on this machine"),
+            (self.slow.is_some(), "--slow", "leave it out: every node runs at full speed"),
+            (self.trace.is_some(), "--trace", "use --stats to see where the time goes"),
+            (self.virtual_cluster.is_some(), "--virtual", "use -n to run nodes on this machine"),
+            (self.progress, "--progress", "use --stats to see where the time went"),
+            (self.encrypt, "--encrypt", "leave it out: messages of local nodes stay on this machine"),
+            (self.low_latency.is_some(), "--low-latency", "leave it out"),
+            (self.dead_after.is_some(), "--dead-after", "leave it out: a node that dies is noticed at once"),
+            (self.debug.is_some(), "--debug", "attach a debugger to the node's process instead"),
+        ];
+        flags.into_iter().find(|flag| flag.0).map(|flag| (flag.1, flag.2))
+    }
+}
+
+/// Parses and checks the command line.
+pub fn parse(arguments: impl Iterator<Item = OsString>) -> Result<Command, Failure> {
+    let line = match CommandLine::try_parse_from(arguments) {
+        Ok(line) => line,
+        Err(error) => return explain(&error),
+    };
+    match line.command {
+        Subcommands::Run(arguments) => Ok(Command::Run(Box::new(check_run(*arguments)?))),
+        Subcommands::Cc(given) => Ok(Command::Compile { language: Language::C, arguments: given.arguments }),
+        Subcommands::Cxx(given) => {
+            Ok(Command::Compile { language: Language::Cxx, arguments: given.arguments })
+        }
+        Subcommands::Fc(given) => {
+            Ok(Command::Compile { language: Language::Fortran, arguments: given.arguments })
+        }
+        Subcommands::Demo { nodes } => Ok(Command::Demo { nodes: check_nodes(&nodes)? }),
+        Subcommands::Bench(given) => unavailable("bench", &given),
+        Subcommands::Check(given) => unavailable("check", &given),
+        Subcommands::Analyze(given) => unavailable("analyze", &given),
+        Subcommands::Calibrate(given) => unavailable("calibrate", &given),
+        Subcommands::Top(given) => unavailable("top", &given),
+        Subcommands::Reproduce(given) => unavailable("reproduce", &given),
+        Subcommands::Doctor(given) => unavailable("doctor", &given),
+    }
+}
+
+fn unavailable(name: &str, _given: &UnavailableArguments) -> Result<Command, Failure> {
+    Err(Failure::new(format!(
+        "the command {name} is not available yet; see 'hiroba --help' for those that are"
+    )))
+}
+
+fn check_run(given: RunArguments) -> Result<RunOptions, Failure> {
+    if let Some((flag, instead)) = given.unavailable.first_given() {
+        return Err(Failure::new(format!("{flag} is not available yet; {instead}")));
+    }
+    let nodes = match &given.nodes {
+        Some(nodes) => check_nodes(nodes)?,
+        None => default_nodes(),
+    };
+    let mut program = given.program.into_iter();
+    let (statistics_table, statistics_json) = check_statistics(given.stats)?;
+    Ok(RunOptions {
+        nodes,
+        threads_per_node: check_threads(&given.threads_per_node)?,
+        protocol: check_choice("protocol", given.protocol, &["hlrc"], PROTOCOLS_LATER)?,
+        fabric: check_choice("fabric", given.fabric, &["udp"], &["shm", "tcp", "ucx"])?,
+        page_size: check_page_size(&given.page_size)?,
+        fault_source: check_fault_source(given.fault_source)?,
+        statistics_table,
+        statistics_json,
+        variables: check_variables(given.variables)?,
+        label: given.label,
+        inject: given.inject.as_deref().map(check_inject).transpose()?,
+        program: program.next().ok_or_else(|| Failure::new(NO_PROGRAM))?,
+        arguments: program.collect(),
+    })
+}
+
+const NO_PROGRAM: &str =
+    "expected a program to run, as in 'hiroba run -n 4 ./program'; see 'hiroba run --help'";
+const PROTOCOLS_LATER: &[&str] = &["sc", "erc-invalidate", "erc-update", "lrc", "aurc", "adaptive"];
+
+/// One node a usable core, and at least two: a job of one node shows nothing.
+fn default_nodes() -> u16 {
+    let cores = std::thread::available_parallelism().map_or(1, |cores| cores.get());
+    cores.clamp(2, usize::from(MAX_NODES)) as u16
+}
+
+fn check_nodes(given: &str) -> Result<u16, Failure> {
+    match given.parse::<u16>() {
+        Ok(nodes) if (1..=MAX_NODES).contains(&nodes) => Ok(nodes),
+        _ => Err(Failure::new(format!(
+            "expected a number of nodes from 1 to {MAX_NODES} after -n, got '{given}'"
+        ))),
+    }
+}
+
+fn check_threads(given: &str) -> Result<u16, Failure> {
+    match given.parse::<u16>() {
+        Ok(1) => Ok(1),
+        Ok(threads) if threads > 1 => Err(Failure::new(format!(
+            "-t {threads} is not available yet: a node runs one program thread; use more nodes (-n) instead"
+        ))),
+        _ => Err(Failure::new(format!(
+            "expected a number of threads a node from 1 upward after -t, got '{given}'"
+        ))),
+    }
+}
+
+fn check_choice(what: &str, given: String, now: &[&str], later: &[&str]) -> Result<String, Failure> {
+    if now.contains(&given.as_str()) {
+        return Ok(given);
+    }
+    let use_instead = now.join(" or ");
+    Err(Failure::new(if later.contains(&given.as_str()) {
+        format!("the {what} {given} is not available yet; use --{what} {use_instead}")
+    } else {
+        format!("there is no {what} '{given}'; use --{what} {use_instead}")
+    }))
+}
+
+fn check_fault_source(given: Option<String>) -> Result<FaultSourceChoice, Failure> {
+    match given.as_deref() {
+        None => Ok(FaultSourceChoice::Automatic),
+        Some("event") => Ok(FaultSourceChoice::Event),
+        Some("sigbus") => Ok(FaultSourceChoice::Sigbus),
+        Some("sigsegv") => Ok(FaultSourceChoice::Sigsegv),
+        Some(other) => Err(Failure::new(format!(
+            "there is no fault source '{other}'; use --fault-source event, sigbus or sigsegv, or leave it out"
+        ))),
+    }
+}
+
+fn check_page_size(given: &str) -> Result<PageSize, Failure> {
+    let bytes = parse_size(given).ok_or_else(|| {
+        Failure::new(format!("expected a size such as 4096 or 4K after --page-size, got '{given}'"))
+    })?;
+    match PageSize::new(bytes) {
+        Ok(PageSize::KIB_4) => Ok(PageSize::KIB_4),
+        Ok(_) => Err(Failure::new(format!("--page-size {given} is not available yet; use --page-size 4K"))),
+        Err(error) => Err(Failure::new(error.to_string())),
+    }
+}
+
+/// A number of bytes, or of K, M, G, T (powers of two).
+fn parse_size(given: &str) -> Option<u64> {
+    let shift = match given.chars().last()?.to_ascii_uppercase() {
+        'K' => 10,
+        'M' => 20,
+        'G' => 30,
+        'T' => 40,
+        _ => return given.parse().ok(),
+    };
+    given[..given.len() - 1].parse::<u64>().ok()?.checked_mul(1 << shift)
+}
+
+fn check_statistics(given: Vec<OsString>) -> Result<(bool, Option<PathBuf>), Failure> {
+    use std::os::unix::ffi::{OsStrExt, OsStringExt};
+    let mut table = false;
+    let mut json = None;
+    for value in given {
+        match value.as_bytes() {
+            b"" => table = true,
+            [b'j', b's', b'o', b'n', b':', file @ ..] if !file.is_empty() => {
+                json = Some(PathBuf::from(OsString::from_vec(file.to_vec())));
+            }
+            _ => {
+                let got = value.to_string_lossy();
+                return Err(Failure::new(format!(
+                    "expected --stats or --stats=json:FILE, got '--stats={got}'"
+                )));
+            }
+        }
+    }
+    Ok((table, json))
+}
+
+fn check_variables(given: Vec<OsString>) -> Result<Vec<(OsString, OsString)>, Failure> {
+    use std::os::unix::ffi::{OsStrExt, OsStringExt};
+    let mut variables = Vec::new();
+    for text in given {
+        let bytes = text.as_bytes();
+        let name_bytes = bytes.iter().position(|byte| *byte == b'=').unwrap_or(bytes.len());
+        if name_bytes == 0 {
+            let got = text.to_string_lossy();
+            return Err(Failure::new(format!("expected VAR or VAR=VALUE after -x, got '{got}'")));
+        }
+        // Without a value the variable passes as it is, which local nodes see anyway.
+        if name_bytes < bytes.len() {
+            let name = OsString::from_vec(bytes[..name_bytes].to_vec());
+            variables.push((name, OsString::from_vec(bytes[name_bytes + 1..].to_vec())));
+        }
+    }
+    Ok(variables)
+}
+
+fn check_inject(given: &str) -> Result<InjectedFaults, Failure> {
+    let wrong = |part: &str| {
+        Failure::new(format!(
+            "expected loss=P,reorder=P,dup=P,seed=N (P from 0 to below 1) after --inject, got '{part}'"
+        ))
+    };
+    let mut faults = InjectedFaults::default();
+    for part in given.split(',') {
+        let (name, value) = part.split_once('=').ok_or_else(|| wrong(part))?;
+        if name == "seed" {
+            faults.seed = value.parse().map_err(|_| wrong(part))?;
+            continue;
+        }
+        // A network that loses everything carries no job at all.
+        let probability =
+            value.parse::<f64>().ok().filter(|p| (0.0..1.0).contains(p)).ok_or_else(|| wrong(part))?;
+        match name {
+            "loss" => faults.loss = probability,
+            "reorder" => faults.reorder = probability,
+            "dup" => faults.duplicate = probability,
+            _ => return Err(wrong(part)),
+        }
+    }
+    Ok(faults)
+}
+
+/// Turns clap's report, which is several lines, into help to print or one sentence.
+fn explain(error: &clap::Error) -> Result<Command, Failure> {
+    let text = |kind| match error.get(kind) {
+        Some(ContextValue::String(text)) => text.clone(),
+        Some(ContextValue::Strings(texts)) => texts.join(" or "),
+        _ => String::new(),
+    };
+    let argument = text(ContextKind::InvalidArg);
+    let flag = argument.split([' ', '=']).next().unwrap_or("").to_owned();
+    let sentence = match error.kind() {
+        ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => {
+            return Ok(Command::Show { text: error.render().to_string() });
+        }
+        ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand | ErrorKind::MissingSubcommand => {
+            "expected a command, as in 'hiroba run -n 4 ./program'; see 'hiroba --help'".to_owned()
+        }
+        ErrorKind::MissingRequiredArgument => NO_PROGRAM.to_owned(),
+        ErrorKind::UnknownArgument => match text(ContextKind::SuggestedArg) {
+            near if near.is_empty() => format!("there is no flag '{argument}'; see 'hiroba run --help'"),
+            near => format!("there is no flag '{argument}'; did you mean '{near}'? see 'hiroba run --help'"),
+        },
+        ErrorKind::InvalidSubcommand => {
+            let name = text(ContextKind::InvalidSubcommand);
+            match text(ContextKind::SuggestedSubcommand) {
+                near if near.is_empty() => format!(
+                    "there is no command '{name}'; to run a program write 'hiroba run {name}'; see 'hiroba --help'"
+                ),
+                near => format!("there is no command '{name}'; did you mean '{near}'? see 'hiroba --help'"),
+            }
+        }
+        ErrorKind::ArgumentConflict => format!("{flag} may be given only once; see 'hiroba run --help'"),
+        ErrorKind::InvalidValue if text(ContextKind::InvalidValue).is_empty() => {
+            format!("expected a value after {flag}; see 'hiroba run --help'")
+        }
+        ErrorKind::InvalidUtf8 => "expected arguments in UTF-8 before the program's name".to_owned(),
+        _ => {
+            let words = error.render().to_string();
+            let first = words.lines().next().unwrap_or("").trim_start_matches("error: ").to_owned();
+            format!("{first}; see 'hiroba --help'")
+        }
+    };
+    Err(Failure::new(sentence))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parsed(line: &str) -> Result<Command, Failure> {
+        parse(std::iter::once("hiroba").chain(line.split(' ')).map(OsString::from))
+    }
+
+    fn run(line: &str) -> RunOptions {
+        match parsed(line) {
+            Ok(Command::Run(options)) => *options,
+            other => panic!("expected a run, got {other:?}"),
+        }
+    }
+
+    #[test]
+    fn what_follows_the_program_is_the_programs() {
+        let options = run("run -n 3 prog -n 5 --stats --no-such -- x");
+        assert_eq!((options.nodes, options.statistics_table), (3, false));
+        assert_eq!(options.program, "prog");
+        assert_eq!(options.arguments, ["-n", "5", "--stats", "--no-such", "--", "x"]);
+        assert!(parsed("run --no-such prog").is_err(), "but what stands before it is Hiroba's");
+        let options = run("run -n3 -- -odd-name -n 5");
+        assert_eq!(options.program, "-odd-name");
+        assert_eq!(options.arguments, ["-n", "5"]);
+    }
+
+    #[test]
+    fn stats_never_eats_the_program() {
+        let options = run("run --stats --stats=json:a.json prog");
+        assert!(options.statistics_table);
+        assert_eq!(options.statistics_json, Some(PathBuf::from("a.json")));
+        assert_eq!(options.program, "prog");
+    }
+
+    #[test]
+    fn a_run_without_flags_has_sensible_defaults() {
+        let options = run("run prog");
+        assert!(options.nodes >= 2);
+        assert_eq!((options.protocol.as_str(), options.fabric.as_str()), ("hlrc", "udp"));
+        assert_eq!(options.page_size, PageSize::KIB_4);
+        assert_eq!(options.fault_source, FaultSourceChoice::Automatic);
+        assert_eq!(options.inject, None);
+    }
+
+    #[test]
+    fn values_are_understood() {
+        let options = run("run --inject loss=0.1,dup=0.25,seed=7 -x A=1=2 -x B= -x C --page-size 4096 prog");
+        let faults = InjectedFaults { loss: 0.1, reorder: 0.0, duplicate: 0.25, seed: 7 };
+        assert_eq!(options.inject, Some(faults));
+        assert_eq!(options.variables, [("A".into(), "1=2".into()), ("B".into(), "".into())]);
+    }
+
+    #[test]
+    fn sizes_are_bytes_or_powers_of_two() {
+        assert_eq!(parse_size("4096"), Some(4096));
+        assert_eq!(parse_size("4k"), Some(4096));
+        assert_eq!(parse_size("2M"), Some(2 << 20));
+        for wrong in ["", "K", "4KB", "-4K", "99999999999T", "é"] {
+            assert_eq!(parse_size(wrong), None, "{wrong}");
+        }
+    }
+}

@@ -1,0 +1,330 @@
+//! `hiroba demo`: a first run for a newcomer, with the commands that it takes.
+
+use std::collections::HashMap;
+use std::ffi::OsStr;
+use std::io::{Read, Write};
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+
+use hiroba_trace::{NodeStatistics, RunStatistics, TimeBreakdown};
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::process::Signal;
+
+use crate::failure::{Failure, system_words};
+use crate::run::signals::{self, Inherited, SignalDescriptor};
+
+/// The program that is shown, in the source tree.
+const SOURCE: &str = "apps/nbody.c";
+/// How it is compiled: the inner loop wants all of a machine's vector width.
+const COMPILER_FLAGS: [&str; 3] = ["-O3", "-march=native", "-fno-math-errno"];
+/// Its input: enough to compute for a few seconds on one core, with little to store.
+const BODIES: &str = "16384";
+/// The same, in time.
+const STEPS: &str = "20";
+/// Columns of the longest bar.
+const BAR_COLUMNS: f64 = 48.0;
+
+/// Compiles the program, runs it on one node and on `nodes`, and compares.
+pub fn demo(nodes: u16) -> Result<u8, Failure> {
+    let failed =
+        |error: std::io::Error| Failure::new(format!("cannot show the demo: {}", system_words(&error)));
+    let source = find_source()?;
+    let directory = tempfile::Builder::new().prefix("hiroba-demo-").tempdir().map_err(failed)?;
+    // From here on Ctrl-C is an event, so that the directory is removed whatever happens.
+    let inherited = signals::block().map_err(failed)?;
+    let caller = Caller {
+        hiroba: std::env::current_exe().map_err(failed)?,
+        directory: directory.path().to_owned(),
+        arrivals: SignalDescriptor::open().map_err(failed)?,
+        inherited,
+    };
+    match show(&caller, &source, nodes) {
+        Ok(()) => Ok(0),
+        Err(Stopped::Failed(failure)) => Err(failure),
+        Err(Stopped::Status(status)) => Ok(status),
+    }
+}
+
+/// Why the demo ended early.
+enum Stopped {
+    Failed(Failure),
+    /// A command failed and has said why, or the user ended it.
+    Status(u8),
+}
+
+impl From<std::io::Error> for Stopped {
+    fn from(error: std::io::Error) -> Stopped {
+        Stopped::Failed(Failure::new(format!("cannot show the demo: {}", system_words(&error))))
+    }
+}
+
+fn find_source() -> Result<PathBuf, Failure> {
+    let executable = std::env::current_exe().unwrap_or_default();
+    let in_tree = executable.ancestors().skip(1).map(|directory| directory.join(SOURCE));
+    let built_from =
+        Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().map(|directory| directory.join(SOURCE));
+    in_tree.chain(built_from).find(|source| source.is_file()).ok_or_else(|| {
+        Failure::new(format!(
+            "{SOURCE} was not found near {}; run the demo in the source tree",
+            executable.display()
+        ))
+    })
+}
+
+fn show(caller: &Caller, source: &Path, nodes: u16) -> Result<(), Stopped> {
+    let cores = std::thread::available_parallelism().map_or(1, |cores| cores.get());
+    let ideal = usize::from(nodes).min(cores);
+    print(&format!(
+        "Hiroba {}: {SOURCE}, the gravity between all pairs of {BODIES} bodies, {STEPS} steps.\n{}\n",
+        env!("CARGO_PKG_VERSION"),
+        explain_cores(nodes, cores)
+    ))?;
+
+    let mut arguments: Vec<&OsStr> = vec!["cc".as_ref()];
+    arguments.extend(COMPILER_FLAGS.iter().map(OsStr::new));
+    arguments.extend(["-o".as_ref(), "nbody".as_ref(), source.as_os_str(), "-lm".as_ref()]);
+    caller.call(&arguments)?;
+    let alone = run(caller, 1)?;
+    let together = if nodes == 1 { None } else { Some(run(caller, nodes)?) };
+
+    let glyphs = Glyphs::for_this_terminal();
+    let mut text = String::new();
+    if let Some(together) = &together {
+        text.push_str(&speed_up(&alone, together, ideal, &glyphs));
+    }
+    text.push_str(&where_time_went(&together.unwrap_or(alone).account, &glyphs));
+    print(&text)
+}
+
+fn explain_cores(nodes: u16, cores: usize) -> String {
+    let s = |count: usize| if count == 1 { "" } else { "s" };
+    let has = format!("This machine has {cores} core{}", s(cores));
+    if usize::from(nodes) > cores {
+        format!(
+            "{has}: {nodes} nodes share {}, so {cores} times as fast as one node is the most there can be.",
+            if cores == 1 { "it" } else { "them" }
+        )
+    } else {
+        format!("{has}: {nodes} node{} can have one each.", s(nodes.into()))
+    }
+}
+
+/// A run of the program: what it printed and the account of it.
+struct Shown {
+    account: RunStatistics,
+    seconds: f64,
+    energy: Option<String>,
+}
+
+fn run(caller: &Caller, nodes: u16) -> Result<Shown, Stopped> {
+    let file = caller.directory.join(format!("{nodes}.json"));
+    let statistics = format!("--stats=json:{}", file.display());
+    let count = nodes.to_string();
+    let line: [&str; 9] = ["run", "-n", &count, &statistics, "./nbody", "-n", BODIES, "-s", STEPS];
+    let output = caller.call(&line.map(OsStr::new))?;
+    let account: RunStatistics =
+        serde_json::from_str(&std::fs::read_to_string(&file)?).map_err(std::io::Error::from)?;
+    let fields = fields(&output);
+    // The program measures its loop; starting and stopping processes is no part of it.
+    let measured = fields.get("seconds").and_then(|value| value.parse::<f64>().ok());
+    let seconds = measured.filter(|seconds| *seconds > 0.0).unwrap_or(account.wall_s);
+    Ok(Shown { account, seconds, energy: fields.get("final energy").cloned() })
+}
+
+/// The program's lines: a name, two or more blanks, a value.
+fn fields(output: &str) -> HashMap<String, String> {
+    let pairs = output.lines().filter_map(|line| line.split_once("  "));
+    pairs.map(|(name, value)| (name.trim().to_owned(), value.trim().to_owned())).collect()
+}
+
+fn speed_up(alone: &Shown, together: &Shown, ideal: usize, glyphs: &Glyphs) -> String {
+    let nodes = together.account.nodes;
+    let ratio = alone.seconds / together.seconds;
+    let longest = alone.seconds.max(together.seconds);
+    let bar =
+        |seconds: f64| glyphs.full.to_string().repeat((BAR_COLUMNS * seconds / longest).round() as usize);
+    let width = format!("{nodes} nodes").len();
+    let same = match (&alone.energy, &together.energy) {
+        (Some(one), Some(other)) if one == other => {
+            "Both runs end with the same energy, to the last digit.\n"
+        }
+        (Some(_), Some(_)) => "The two runs end with different energies.\n",
+        _ => "",
+    };
+    format!(
+        "\nspeed-up\n  {:<width$}  {:>7.3} s  {}\n  {:<width$}  {:>7.3} s  {}\n\
+         {nodes} nodes are {ratio:.2} times as fast as one; {ideal} would be ideal on this machine.\n{same}",
+        "1 node",
+        alone.seconds,
+        bar(alone.seconds),
+        format!("{nodes} nodes"),
+        together.seconds,
+        bar(together.seconds),
+    )
+}
+
+/// What a bar is made of: one character for each class of time.
+struct Glyphs {
+    full: char,
+    classes: [char; 7],
+}
+
+impl Glyphs {
+    fn for_this_terminal() -> Glyphs {
+        let locale = ["LC_ALL", "LC_CTYPE", "LANG"]
+            .iter()
+            .find_map(|name| std::env::var(name).ok().filter(|v| !v.is_empty()));
+        let locale = locale.unwrap_or_default().to_lowercase();
+        let full = if locale.contains("utf-8") || locale.contains("utf8") { '█' } else { '#' };
+        Glyphs { full, classes: [full, 'r', 'w', 'b', 'l', 's', '.'] }
+    }
+}
+
+/// More nodes than this are not shown one by one.
+const BARS_MAX: usize = 16;
+
+fn where_time_went(account: &RunStatistics, glyphs: &Glyphs) -> String {
+    let mut text = String::from("\nwhere the time went\n");
+    let longest = account.per_node.iter().map(|node| node.wall_s).fold(0.0, f64::max);
+    for node in account.per_node.iter().take(BARS_MAX) {
+        text.push_str(&format!(
+            "  node {:<3} {:>7.3} s  {:<3$} {4:>3.0}% computing\n",
+            node.node.0,
+            node.wall_s,
+            bar(node, longest, glyphs),
+            BAR_COLUMNS as usize,
+            100.0 * node.time_s.compute / node.time_s.sum().max(f64::MIN_POSITIVE),
+        ));
+    }
+    if account.per_node.len() > BARS_MAX {
+        text.push_str(&format!("  and {} nodes more\n", account.per_node.len() - BARS_MAX));
+    }
+    let names = TimeBreakdown::default().classes();
+    let legend = names
+        .iter()
+        .zip(glyphs.classes)
+        .map(|((name, _), glyph)| format!("{glyph} {}", name.replace('_', " ")));
+    text.push_str(&format!("  {}\n", legend.collect::<Vec<_>>().join("   ")));
+    text.push_str("\nThe same numbers for any program: hiroba run --stats -n 4 ./program\n");
+    text
+}
+
+/// A node's time as a bar; rounding is carried on, so the classes' ends lie where they should.
+fn bar(node: &NodeStatistics, longest: f64, glyphs: &Glyphs) -> String {
+    let whole = node.time_s.sum();
+    if whole <= 0.0 || longest <= 0.0 {
+        return String::new();
+    }
+    let columns = BAR_COLUMNS * node.wall_s / longest;
+    let mut bar = String::new();
+    let (mut sum, mut drawn) = (0.0, 0);
+    for ((_, value), glyph) in node.time_s.classes().into_iter().zip(glyphs.classes) {
+        sum += value;
+        let end = (columns * sum / whole).round() as usize;
+        bar.extend(std::iter::repeat_n(glyph, end.saturating_sub(drawn)));
+        drawn = drawn.max(end);
+    }
+    bar
+}
+
+fn print(text: &str) -> Result<(), Stopped> {
+    let mut out = std::io::stdout();
+    // A reader that has gone wants to see no more.
+    out.write_all(text.as_bytes()).and_then(|()| out.flush()).map_err(|_| Stopped::Status(0))
+}
+
+/// Calls `hiroba` itself as a user would.
+struct Caller {
+    hiroba: PathBuf,
+    directory: PathBuf,
+    arrivals: SignalDescriptor,
+    inherited: Inherited,
+}
+
+impl Caller {
+    /// Shows the command, runs it, shows what it prints and returns that.
+    fn call(&self, arguments: &[&OsStr]) -> Result<String, Stopped> {
+        let words = arguments.iter().map(|word| word.to_string_lossy());
+        // Where the demo keeps its account is not what a user would type.
+        let words: Vec<_> = words.filter(|word| !word.starts_with("--stats=")).collect();
+        print(&format!("\n$ hiroba {}\n", words.join(" ")))?;
+        let mut command = Command::new(&self.hiroba);
+        command.args(arguments).current_dir(&self.directory).stdin(Stdio::null()).stdout(Stdio::piped());
+        let inherited = self.inherited;
+        let prepare = move || {
+            signals::restore(&inherited);
+            // A demo that is killed takes the job with it.
+            Ok(rustix::process::set_parent_process_death_signal(Some(Signal::TERM))?)
+        };
+        // SAFETY: system calls only, which are allowed between fork and exec.
+        unsafe { command.pre_exec(prepare) };
+        let mut child = command.spawn()?;
+        let output = self.listen(&mut child)?;
+        let status = child.wait()?;
+        match status.code() {
+            Some(0) => Ok(output),
+            Some(status) => Err(Stopped::Status(status as u8)),
+            None => Err(Stopped::Status(crate::failure::STATUS_HIROBA)),
+        }
+    }
+
+    /// Shows what the child prints until it closes its output; passes signals on meanwhile.
+    fn listen(&self, child: &mut Child) -> Result<String, Stopped> {
+        let Some(mut stdout) = child.stdout.take() else { return Ok(String::new()) };
+        let mut output = Vec::new();
+        let mut bytes = [0u8; 4096];
+        loop {
+            let mut fds = [PollFd::new(&stdout, PollFlags::IN), PollFd::new(&self.arrivals.0, PollFlags::IN)];
+            if poll(&mut fds, None) == Err(rustix::io::Errno::INTR) {
+                continue;
+            }
+            let readable = !fds[0].revents().is_empty();
+            while let Some(arrived) = self.arrivals.next() {
+                // The terminal has told the child itself.
+                if arrived.signal != libc::SIGCHLD && !arrived.from_terminal {
+                    // SAFETY: kill touches no memory; the child is not waited for yet, so its pid is its own.
+                    unsafe { libc::kill(child.id() as i32, arrived.signal) };
+                }
+            }
+            if readable {
+                match stdout.read(&mut bytes)? {
+                    0 => break,
+                    got => {
+                        print(&String::from_utf8_lossy(&bytes[..got]))?;
+                        output.extend_from_slice(&bytes[..got]);
+                    }
+                }
+            }
+        }
+        Ok(String::from_utf8_lossy(&output).into_owned())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use hiroba_base::NodeId;
+    use hiroba_trace::Counters;
+
+    use super::*;
+
+    #[test]
+    fn bars_are_as_long_as_the_time() {
+        let glyphs = Glyphs { full: '#', classes: ['#', 'r', 'w', 'b', 'l', 's', '.'] };
+        let time_s =
+            TimeBreakdown { compute: 0.5, read_fault: 0.25, barrier: 0.25, ..TimeBreakdown::default() };
+        let node = NodeStatistics { node: NodeId(0), wall_s: 1.0, time_s, counters: Counters::default() };
+        let drawn = bar(&node, 2.0, &glyphs);
+        assert_eq!(drawn, format!("{}{}{}", "#".repeat(12), "r".repeat(6), "b".repeat(6)));
+        let idle = NodeStatistics { time_s: TimeBreakdown::default(), ..node };
+        assert_eq!(bar(&idle, 2.0, &glyphs), "");
+    }
+
+    #[test]
+    fn the_programs_lines_are_understood() {
+        let fields = fields("seconds                  0.65\nfinal energy   -0.25\n\nplain words\n");
+        assert_eq!(fields["seconds"], "0.65");
+        assert_eq!(fields["final energy"], "-0.25");
+        assert_eq!(fields.len(), 2);
+    }
+}

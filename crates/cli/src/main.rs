@@ -1,0 +1,43 @@
+//! The `hiroba` command: runs programs over several nodes, wraps compilers, shows a first run.
+
+mod arguments;
+mod compiler;
+mod demo;
+mod failure;
+mod run;
+mod statistics_table;
+
+use std::process::ExitCode;
+
+use arguments::Command;
+
+fn main() -> ExitCode {
+    let command = match arguments::parse(std::env::args_os()) {
+        Ok(command) => command,
+        Err(failure) => return report(&failure),
+    };
+    let result = match command {
+        Command::Show { text } => {
+            show(&text);
+            Ok(0)
+        }
+        Command::Run(options) => run::run(&options),
+        Command::Compile { language, arguments } => compiler::compile(language, &arguments),
+        Command::Demo { nodes } => demo::demo(nodes),
+    };
+    match result {
+        Ok(status) => ExitCode::from(status),
+        Err(failure) => report(&failure),
+    }
+}
+
+fn report(failure: &failure::Failure) -> ExitCode {
+    failure::say(&failure.sentence);
+    ExitCode::from(failure.status)
+}
+
+/// Help and version go to standard output; a reader that closed it early (`| head`) is no error.
+fn show(text: &str) {
+    use std::io::Write;
+    let _ = std::io::stdout().write_all(text.as_bytes());
+}

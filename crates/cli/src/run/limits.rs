@@ -1,0 +1,114 @@
+//! What the machine must offer before a job starts: descriptors, memory files, a working directory.
+
+use rustix::fs::MemfdFlags;
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+
+use crate::failure::{Failure, system_words};
+
+/// Descriptors that a node opens beside those of the program: memory files, userfaultfd, sockets, epoll.
+const NODE_DESCRIPTORS: u64 = 16;
+/// What a node inherits: three standard streams, its socket and its control channel.
+const INHERITED_DESCRIPTORS: u64 = 5;
+/// What the launcher opens once: epoll, signals, gate, exec reports, its front, `/dev/null`, the statistics file.
+const LAUNCHER_DESCRIPTORS: u64 = 16;
+/// What the launcher opens for each node: its socket, both ends of its control channel or one and a pidfd.
+const LAUNCHER_DESCRIPTORS_PER_NODE: u64 = 3;
+/// With `--label`, two pipes more.
+const LABEL_DESCRIPTORS_PER_NODE: u64 = 2;
+
+/// The limits on open descriptors that the nodes get.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NodeLimit {
+    /// `None` leaves the limit as it is.
+    pub soft: Option<u64>,
+    /// The hard limit, never changed.
+    pub hard: Option<u64>,
+}
+
+/// Raises this process's soft limit as far as the job needs, and tells what the nodes shall have.
+///
+/// The raised limit is the launcher's alone: programs that close every possible descriptor at start, or
+/// use `select`, do not expect a million.
+pub fn prepare_descriptors(nodes: u16, label: bool) -> Result<NodeLimit, Failure> {
+    let given = getrlimit(Resource::Nofile);
+    let open = std::fs::read_dir("/proc/self/fd").map_or(3, |entries| entries.count() as u64);
+    let need = needed(nodes, label, open);
+    let hard = given.maximum.unwrap_or(u64::MAX);
+    let soft = given.current.unwrap_or(u64::MAX);
+    if need.launcher.max(need.node) > hard {
+        return Err(too_few(nodes, &need, hard));
+    }
+    if soft < need.launcher {
+        let raised = Rlimit { current: Some(need.launcher), maximum: given.maximum };
+        setrlimit(Resource::Nofile, raised).map_err(|_| too_few(nodes, &need, soft))?;
+    }
+    let node_soft = given.current.map(|soft| soft.max(need.node));
+    Ok(NodeLimit { soft: node_soft, hard: given.maximum })
+}
+
+struct Need {
+    launcher: u64,
+    node: u64,
+}
+
+fn needed(nodes: u16, label: bool, open: u64) -> Need {
+    let per_node = LAUNCHER_DESCRIPTORS_PER_NODE + if label { LABEL_DESCRIPTORS_PER_NODE } else { 0 };
+    Need {
+        launcher: open + LAUNCHER_DESCRIPTORS + per_node * u64::from(nodes),
+        node: INHERITED_DESCRIPTORS + NODE_DESCRIPTORS,
+    }
+}
+
+fn too_few(nodes: u16, need: &Need, limit: u64) -> Failure {
+    let most = need.launcher.max(need.node);
+    Failure::new(format!(
+        "a job of {nodes} nodes needs {most} open files (launcher {}, each node {}), but the limit is {limit}; \
+         raise it ('ulimit -n {most}', as root 'ulimit -Hn {most}' first) or use fewer nodes (-n)",
+        need.launcher, need.node
+    ))
+}
+
+/// Checks that memory files can be made. Nodes use them, not `/dev/shm`, so a full one does no harm.
+pub fn check_memory_files() -> Result<(), Failure> {
+    match rustix::fs::memfd_create("hiroba-check", MemfdFlags::CLOEXEC) {
+        Ok(_) => Ok(()),
+        Err(error) => Err(Failure::new(format!(
+            "cannot create a memory file (memfd_create: {}); nodes keep the shared memory in one: allow the call in \
+             this sandbox or container",
+            system_words(&error.into())
+        ))),
+    }
+}
+
+/// Checks that the nodes will have a working directory.
+pub fn check_working_directory() -> Result<(), Failure> {
+    match std::env::current_dir() {
+        Ok(_) => Ok(()),
+        Err(error) => Err(Failure::new(format!(
+            "the working directory cannot be used ({}); change to one that exists",
+            system_words(&error)
+        ))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn need_grows_with_nodes_and_labels() {
+        let few = needed(4, false, 5);
+        let many = needed(4096, false, 5);
+        let labelled = needed(4096, true, 5);
+        assert_eq!(few.node, many.node);
+        assert_eq!(many.launcher - few.launcher, 4092 * LAUNCHER_DESCRIPTORS_PER_NODE);
+        assert_eq!(labelled.launcher - many.launcher, 4096 * LABEL_DESCRIPTORS_PER_NODE);
+    }
+
+    #[test]
+    fn the_sentence_names_the_numbers() {
+        let failure = too_few(100, &needed(100, false, 3), 64);
+        assert_eq!(failure.status, 125);
+        assert!(failure.sentence.contains("limit is 64") && failure.sentence.contains("ulimit -n"));
+    }
+}

@@ -1,0 +1,140 @@
+//! `hiroba run`: checks, starts the nodes, watches them, tells how it went.
+
+mod guardian;
+mod limits;
+mod output;
+mod resolve;
+pub mod signals;
+mod spawn;
+mod status;
+mod supervise;
+
+use std::fs::{File, OpenOptions};
+use std::io::Write;
+use std::path::{Path, PathBuf};
+
+use hiroba_trace::{RunStatistics, Totals};
+
+use crate::arguments::RunOptions;
+use crate::failure::{Failure, say, system_words};
+use crate::statistics_table;
+use guardian::Front;
+use limits::NodeLimit;
+use supervise::{Outcome, Stop, Supervisor};
+
+/// Runs the program and returns the job's exit status.
+pub fn run(options: &RunOptions) -> Result<u8, Failure> {
+    let path = resolve::resolve(&options.program)?;
+    limits::check_working_directory()?;
+    limits::check_memory_files()?;
+    let limit = limits::prepare_descriptors(options.nodes, options.label)?;
+    guardian::run_guarded(|front| match supervise(options, &path, limit, front) {
+        Ok(status) => status,
+        Err(failure) => {
+            say(&failure.sentence);
+            failure.status
+        }
+    })
+}
+
+fn supervise(options: &RunOptions, path: &Path, limit: NodeLimit, front: Front) -> Result<u8, Failure> {
+    let file = options.statistics_json.as_deref().map(StatisticsFile::open).transpose()?;
+    let started = spawn::spawn(options, path, limit, &front.inherited).map(|job| Supervisor::new(front, job));
+    let stopped = match started {
+        Ok(Ok((supervisor, gate))) => match supervisor.run(gate) {
+            Ok(outcome) => return Ok(conclude(options, &outcome, file)),
+            Err(stop) => stop,
+        },
+        Ok(Err(stop)) => stop,
+        Err(failure) => Stop::Failed(failure),
+    };
+    guardian::kill_descendants();
+    if let Some(file) = file {
+        file.discard();
+    }
+    match stopped {
+        Stop::NotExecuted(errno) => {
+            Err(resolve::refused(&options.program, path, &std::io::Error::from_raw_os_error(errno)))
+        }
+        Stop::Failed(failure) => Err(failure),
+        Stop::FrontGone => Ok(crate::failure::STATUS_HIROBA),
+    }
+}
+
+/// Writes the account of the run wherever it was asked for.
+///
+/// A job that died is accounted for as far as known: by the nodes that had left it.
+fn conclude(options: &RunOptions, outcome: &Outcome, file: Option<StatisticsFile>) -> u8 {
+    let account = RunStatistics {
+        program: options.program.to_string_lossy().into_owned(),
+        nodes: options.nodes,
+        threads_per_node: options.threads_per_node,
+        protocol: options.protocol.clone(),
+        fabric: options.fabric.clone(),
+        page_bytes: u32::from(options.page_size),
+        wall_s: outcome.wall.as_secs_f64(),
+        per_node: outcome.accounts.values().cloned().collect(),
+        total: Totals::default(),
+    }
+    .with_totals();
+    if options.statistics_table {
+        if account.per_node.is_empty() {
+            let why =
+                if outcome.started { "no node left the job in good order" } else { "no job was started" };
+            say(&format!("no statistics: {why}"));
+        } else {
+            let _ = std::io::stderr().write_all(statistics_table::render(&account).as_bytes());
+        }
+    }
+    match file.map(|file| file.write(&account)) {
+        Some(Err(failure)) => {
+            say(&failure.sentence);
+            if outcome.status == 0 { failure.status } else { outcome.status }
+        }
+        _ => outcome.status,
+    }
+}
+
+/// The file of `--stats=json:FILE`: opened before the job starts, so that an hour's run is not lost to a typing error.
+struct StatisticsFile {
+    file: File,
+    path: PathBuf,
+    created: bool,
+}
+
+impl StatisticsFile {
+    fn open(path: &Path) -> Result<StatisticsFile, Failure> {
+        let created = OpenOptions::new().write(true).create_new(true).open(path);
+        let (file, created) = match created {
+            Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => {
+                (OpenOptions::new().write(true).open(path), false)
+            }
+            other => (other, true),
+        };
+        match file {
+            Ok(file) => Ok(StatisticsFile { file, path: path.to_owned(), created }),
+            Err(error) => Err(Failure::new(format!(
+                "cannot write the statistics to '{}': {}; name another file after --stats=json:",
+                path.display(),
+                system_words(&error)
+            ))),
+        }
+    }
+
+    fn write(mut self, account: &RunStatistics) -> Result<(), Failure> {
+        // Pipes and terminals have no length to cut.
+        let _ = self.file.set_len(0);
+        let text = serde_json::to_string_pretty(account).map_err(std::io::Error::from);
+        text.and_then(|text| self.file.write_all(format!("{text}\n").as_bytes())).map_err(|error| {
+            let path = self.path.display();
+            Failure::new(format!("cannot write the statistics to '{path}': {}", system_words(&error)))
+        })
+    }
+
+    /// The job never started: leave nothing behind.
+    fn discard(self) {
+        if self.created {
+            let _ = std::fs::remove_file(&self.path);
+        }
+    }
+}

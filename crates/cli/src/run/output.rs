@@ -1,0 +1,174 @@
+//! `--label`: lines of all nodes on one standard output, each with its node in front.
+
+use std::collections::VecDeque;
+use std::os::fd::{AsFd, OwnedFd};
+
+use rustix::event::{PollFd, PollFlags, poll};
+
+/// Output that waits for its reader, in bytes; nodes are not read from while there is more.
+const QUEUE_BYTES_MAX: usize = 1 << 20;
+/// A longer line is broken, in bytes.
+const LINE_BYTES_MAX: usize = 64 << 10;
+/// A pipe that is writable takes this many bytes without blocking (`PIPE_BUF`).
+const WRITE_BYTES: usize = 4096;
+
+/// Where a node's stream goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Sink {
+    /// The launcher's standard output.
+    Out,
+    /// The launcher's standard error.
+    Error,
+}
+
+impl Sink {
+    /// Both.
+    pub const ALL: [Sink; 2] = [Sink::Out, Sink::Error];
+
+    fn write(self, bytes: &[u8]) -> rustix::io::Result<usize> {
+        match self {
+            Sink::Out => rustix::io::write(rustix::stdio::stdout(), bytes),
+            Sink::Error => rustix::io::write(rustix::stdio::stderr(), bytes),
+        }
+    }
+
+    fn is_writable(self) -> bool {
+        let (stdout, stderr) = (rustix::stdio::stdout(), rustix::stdio::stderr());
+        let fd = match self {
+            Sink::Out => stdout.as_fd(),
+            Sink::Error => stderr.as_fd(),
+        };
+        let mut fds = [PollFd::new(&fd, PollFlags::OUT)];
+        matches!(poll(&mut fds, Some(&rustix::event::Timespec::default())), Ok(1))
+    }
+}
+
+/// One stream of one node: bytes in, labelled lines out.
+#[derive(Debug)]
+struct Stream {
+    fd: Option<OwnedFd>,
+    label: String,
+    line: Vec<u8>,
+}
+
+impl Stream {
+    fn take(&mut self, bytes: &[u8], queue: &mut VecDeque<u8>) {
+        for piece in bytes.split_inclusive(|byte| *byte == b'\n') {
+            self.line.extend_from_slice(piece);
+            if piece.ends_with(b"\n") || self.line.len() >= LINE_BYTES_MAX {
+                self.end_line(queue);
+            }
+        }
+    }
+
+    fn end_line(&mut self, queue: &mut VecDeque<u8>) {
+        if self.line.is_empty() {
+            return;
+        }
+        queue.extend(self.label.as_bytes());
+        queue.extend(&self.line);
+        if self.line.last() != Some(&b'\n') {
+            queue.push_back(b'\n');
+        }
+        self.line.clear();
+    }
+}
+
+/// All streams of all nodes and what waits to be written.
+#[derive(Debug, Default)]
+pub struct Labeller {
+    streams: [Vec<Stream>; 2],
+    queues: [VecDeque<u8>; 2],
+}
+
+impl Labeller {
+    /// Adds the streams of the next node.
+    pub fn add(&mut self, node: usize, [out, error]: [OwnedFd; 2]) {
+        for (sink, fd) in Sink::ALL.into_iter().zip([out, error]) {
+            let stream = Stream { fd: Some(fd), label: format!("[{node}] "), line: Vec::new() };
+            self.streams[sink as usize].push(stream);
+        }
+    }
+
+    /// The descriptor of a stream that is still open.
+    pub fn stream(&self, sink: Sink, node: usize) -> Option<&OwnedFd> {
+        self.streams[sink as usize].get(node)?.fd.as_ref()
+    }
+
+    /// Whether the sink's queue is full, so that its streams must wait.
+    pub fn is_full(&self, sink: Sink) -> bool {
+        self.queues[sink as usize].len() >= QUEUE_BYTES_MAX
+    }
+
+    /// Whether something waits to be written.
+    pub fn has_output(&self, sink: Sink) -> bool {
+        !self.queues[sink as usize].is_empty()
+    }
+
+    /// Whether a stream is still open or something waits to be written.
+    pub fn is_busy(&self) -> bool {
+        let open = self.streams.iter().flatten().any(|stream| stream.fd.is_some());
+        open || Sink::ALL.into_iter().any(|sink| self.has_output(sink))
+    }
+
+    /// Reads once from a stream that is readable.
+    pub fn read(&mut self, sink: Sink, node: usize) {
+        let Some(stream) = self.streams[sink as usize].get_mut(node) else { return };
+        let Some(fd) = &stream.fd else { return };
+        let queue = &mut self.queues[sink as usize];
+        let mut bytes = [0u8; 16 << 10];
+        match rustix::io::read(fd, &mut bytes) {
+            Ok(0) => {
+                stream.end_line(queue);
+                stream.fd = None;
+            }
+            Ok(got) => stream.take(&bytes[..got], queue),
+            Err(rustix::io::Errno::INTR | rustix::io::Errno::AGAIN) => {}
+            Err(_) => stream.fd = None,
+        }
+    }
+
+    /// Writes as much as the readers take without making the launcher wait.
+    pub fn write(&mut self) {
+        for sink in Sink::ALL {
+            while self.has_output(sink) && sink.is_writable() {
+                let queue = &mut self.queues[sink as usize];
+                let (bytes, _) = queue.as_slices();
+                match sink.write(&bytes[..bytes.len().min(WRITE_BYTES)]) {
+                    Ok(written) => drop(queue.drain(..written)),
+                    Err(rustix::io::Errno::INTR) => {}
+                    Err(rustix::io::Errno::AGAIN) => break,
+                    // Nobody reads any more: the nodes learn it as they would without the launcher between.
+                    Err(_) => {
+                        queue.clear();
+                        self.streams[sink as usize].iter_mut().for_each(|stream| stream.fd = None);
+                    }
+                }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn labelled(pieces: &[&[u8]]) -> Vec<u8> {
+        let mut stream = Stream { fd: None, label: "[1] ".to_owned(), line: Vec::new() };
+        let mut queue = VecDeque::new();
+        for piece in pieces {
+            stream.take(piece, &mut queue);
+        }
+        stream.end_line(&mut queue);
+        queue.into()
+    }
+
+    #[test]
+    fn lines_stay_whole_however_they_come() {
+        assert_eq!(labelled(&[b"a\nb", b"c\n\nd"]), b"[1] a\n[1] bc\n[1] \n[1] d\n");
+        assert_eq!(labelled(&[]), b"");
+        let chunk = vec![b'x'; LINE_BYTES_MAX / 2];
+        let long = labelled(&[&chunk, &chunk, &chunk]);
+        assert_eq!(long.len(), 3 * chunk.len() + 2 * "[1] \n".len(), "a line without end is broken in two");
+    }
+}

@@ -1,0 +1,346 @@
+//! Starts the nodes: sockets, control channels, fork, exec.
+//!
+//! Every node is forked before any program is executed: the children wait at a gate (a pipe whose write
+//! end the launcher holds), so a job for which there is no room ends before the program starts.
+
+use std::ffi::{CString, OsStr, OsString};
+use std::io;
+use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+
+use hiroba_base::NodeId;
+use hiroba_wire::control::{self, CONTROL_FD_VARIABLE, JobDescription, ToNode};
+use rustix::io::FdFlags;
+use rustix::net::{AddressFamily, SendFlags, SocketFlags, SocketType};
+use rustix::pipe::{PipeFlags, pipe_with};
+use rustix::process::{Pid, Resource, Rlimit, Signal, getpid, getppid, setrlimit};
+
+use super::guardian;
+use super::limits::NodeLimit;
+use super::signals::{self, Inherited};
+use crate::arguments::RunOptions;
+use crate::failure::{Failure, STATUS_HIROBA, system_words};
+
+/// Tells a wrapper script which node it is.
+const NODE_VARIABLE: &str = "HIROBA_NODE";
+/// Tells a wrapper script how many nodes there are.
+const NODES_VARIABLE: &str = "HIROBA_NODES";
+
+/// A node that was started.
+pub struct Spawned {
+    /// The process.
+    pub pid: Pid,
+    /// The launcher's end of the control channel, non-blocking.
+    pub control: OwnedFd,
+    /// Standard output and standard error, when they are labelled; non-blocking.
+    pub output: Option<[OwnedFd; 2]>,
+}
+
+/// All nodes, waiting at the gate.
+pub struct Job {
+    /// The nodes, by number.
+    pub nodes: Vec<Spawned>,
+    /// Dropping it lets the nodes execute the program.
+    pub gate: OwnedFd,
+    /// Carries an [`ExecReport`] from each node whose program could not be executed; ends when all others were.
+    pub reports: OwnedFd,
+}
+
+/// Why a node did not get as far as its program.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ExecReport {
+    /// Whether `execve` failed, or something before it.
+    pub in_exec: bool,
+    /// The error number.
+    pub errno: i32,
+}
+
+impl ExecReport {
+    /// The encoded length.
+    pub const BYTES: usize = 5;
+
+    fn encode(self) -> [u8; Self::BYTES] {
+        let [a, b, c, d] = self.errno.to_ne_bytes();
+        [u8::from(self.in_exec), a, b, c, d]
+    }
+
+    /// Decodes what [`encode`](Self::encode) made.
+    pub fn decode([in_exec, a, b, c, d]: [u8; Self::BYTES]) -> ExecReport {
+        ExecReport { in_exec: in_exec == 1, errno: i32::from_ne_bytes([a, b, c, d]) }
+    }
+}
+
+/// The sentence for a fork that failed.
+pub fn too_many_processes(error: &io::Error) -> Failure {
+    Failure::new(format!(
+        "cannot start another process ({}); use fewer nodes (-n), or raise the limit on processes ('ulimit -u', or \
+         the container's)",
+        system_words(error)
+    ))
+}
+
+fn no_descriptor(error: &io::Error) -> Failure {
+    Failure::new(format!(
+        "cannot open another file or socket ({}); use fewer nodes (-n), or raise 'ulimit -n'",
+        system_words(error)
+    ))
+}
+
+/// Starts all nodes of the job, up to the gate.
+pub fn spawn(
+    options: &RunOptions,
+    path: &Path,
+    limit: NodeLimit,
+    inherited: &Inherited,
+) -> Result<Job, Failure> {
+    let sockets = bind_sockets(options.nodes)?;
+    let pipe = || pipe_with(PipeFlags::CLOEXEC).map_err(|error| no_descriptor(&error.into()));
+    let (gate_in, gate_out) = pipe()?;
+    let (reports, reports_out) = pipe()?;
+    rustix::io::ioctl_fionbio(&reports, true).map_err(|error| no_descriptor(&error.into()))?;
+    let null = std::fs::File::open("/dev/null").map_err(|error| no_descriptor(&error))?;
+    let common = Common {
+        options,
+        supervisor: getpid(),
+        inherited,
+        limit,
+        gate_out: gate_out.as_fd(),
+        gate_in: gate_in.as_fd(),
+        reports: reports_out.as_fd(),
+        null: null.as_fd(),
+        program: Program::new(options, path),
+    };
+    // The gate must not open before those who wait there are dead: no program starts in a job that cannot.
+    let nodes = fork_all(&common, sockets).inspect_err(|_| guardian::kill_descendants())?;
+    Ok(Job { nodes, gate: gate_out, reports })
+}
+
+fn fork_all(common: &Common, sockets: Vec<UdpSocket>) -> Result<Vec<Spawned>, Failure> {
+    let options = common.options;
+    let mut description = describe_job(options, &sockets)?;
+    let mut nodes = Vec::with_capacity(sockets.len());
+    for (node, socket) in NodeId::all(options.nodes).zip(sockets) {
+        description.node = node;
+        description.socket_fd = socket.as_raw_fd();
+        let (control, node_control) = control_channel(&description)?;
+        let (output, node_output) = if options.label { label_pipes()? } else { (None, None) };
+        let environment = common.program.environment(node, options.nodes, node_control.as_raw_fd());
+        // SAFETY: there is one thread, so the child is a whole copy of the process and may run any code.
+        match unsafe { libc::fork() } {
+            -1 => return Err(too_many_processes(&io::Error::last_os_error())),
+            0 => {
+                let kept = [socket.as_fd(), node_control.as_fd()];
+                Child { node, common, kept, output: node_output.as_ref(), environment: &environment }.run()
+            }
+            pid => {
+                let pid = Pid::from_raw(pid).expect("fork returns a positive pid");
+                nodes.push(Spawned { pid, control, output });
+            }
+        }
+    }
+    Ok(nodes)
+}
+
+fn bind_sockets(nodes: u16) -> Result<Vec<UdpSocket>, Failure> {
+    let bind = |_| UdpSocket::bind((Ipv4Addr::LOCALHOST, 0));
+    (0..nodes).map(bind).collect::<io::Result<_>>().map_err(|error| match error.raw_os_error() {
+        Some(libc::EMFILE | libc::ENFILE) => no_descriptor(&error),
+        _ => Failure::new(format!(
+            "cannot bind a UDP socket on 127.0.0.1 ({}); is the loopback interface up ('ip link set lo up')?",
+            system_words(&error)
+        )),
+    })
+}
+
+fn describe_job(options: &RunOptions, sockets: &[UdpSocket]) -> Result<JobDescription, Failure> {
+    let addresses: io::Result<Vec<SocketAddr>> = sockets.iter().map(UdpSocket::local_addr).collect();
+    Ok(JobDescription {
+        version: env!("CARGO_PKG_VERSION").to_owned(),
+        job: random_number(),
+        node: NodeId::ZERO,
+        socket_fd: -1,
+        addresses: addresses.map_err(|error| no_descriptor(&error))?,
+        threads_per_node: options.threads_per_node,
+        protocol: options.protocol.clone(),
+        fabric: options.fabric.clone(),
+        page_size: options.page_size,
+        fault_source: options.fault_source,
+        inject: options.inject,
+    })
+}
+
+fn random_number() -> u64 {
+    let mut bytes = [0u8; 8];
+    // It only keeps jobs apart: without the kernel's randomness the clock and the pid do that well enough.
+    if rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty()) != Ok(bytes.len()) {
+        let clock = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
+        return clock.as_nanos() as u64 ^ (u64::from(std::process::id()) << 40);
+    }
+    u64::from_ne_bytes(bytes)
+}
+
+/// Makes a control channel with the job's description queued on it: the launcher's end and the node's.
+fn control_channel(description: &JobDescription) -> Result<(OwnedFd, OwnedFd), Failure> {
+    let failed = |error: rustix::io::Errno| no_descriptor(&error.into());
+    let (ours, theirs) =
+        rustix::net::socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)
+            .map_err(failed)?;
+    // The credentials tell which process joined when the node's own is only a wrapper.
+    rustix::net::sockopt::set_socket_passcred(&ours, true).map_err(failed)?;
+    rustix::io::ioctl_fionbio(&ours, true).map_err(failed)?;
+    let message = control::encode(&ToNode::Job(Box::new(description.clone())));
+    rustix::net::send(&ours, &message, SendFlags::NOSIGNAL).map_err(|error| {
+        Failure::new(format!(
+            "cannot queue the job's description of {} bytes for a node ({}); use fewer nodes (-n)",
+            message.len(),
+            system_words(&error.into())
+        ))
+    })?;
+    Ok((ours, theirs))
+}
+
+type LabelPipes = (Option<[OwnedFd; 2]>, Option<[OwnedFd; 2]>);
+
+fn label_pipes() -> Result<LabelPipes, Failure> {
+    let pipe = || pipe_with(PipeFlags::CLOEXEC).map_err(|error| no_descriptor(&error.into()));
+    let ((out_read, out_write), (error_read, error_write)) = (pipe()?, pipe()?);
+    for end in [&out_read, &error_read] {
+        rustix::io::ioctl_fionbio(end, true).map_err(|error| no_descriptor(&error.into()))?;
+    }
+    Ok((Some([out_read, error_read]), Some([out_write, error_write])))
+}
+
+/// What `execve` takes, but for what differs from node to node.
+struct Program {
+    path: CString,
+    arguments: Vec<CString>,
+    environment: Vec<CString>,
+}
+
+/// Arguments and environment come from the kernel or the command line, where no NUL can be.
+fn c_string(text: &OsStr) -> CString {
+    CString::new(text.as_bytes()).unwrap_or_default()
+}
+
+impl Program {
+    fn new(options: &RunOptions, path: &Path) -> Program {
+        let arguments = std::iter::once(&options.program).chain(&options.arguments);
+        let is_ours =
+            |name: &OsStr| name == CONTROL_FD_VARIABLE || name == NODE_VARIABLE || name == NODES_VARIABLE;
+        let replaced = |name: &OsStr| options.variables.iter().any(|(variable, _)| variable == name);
+        let kept = std::env::vars_os().filter(|(name, _)| !replaced(name));
+        let environment = kept
+            .chain(options.variables.iter().cloned())
+            .filter(|(name, _)| !is_ours(name))
+            .map(|(name, value)| variable(name, &value));
+        Program {
+            path: c_string(path.as_os_str()),
+            arguments: arguments.map(|argument| c_string(argument)).collect(),
+            environment: environment.collect(),
+        }
+    }
+
+    fn environment(&self, node: NodeId, nodes: u16, control: RawFd) -> Vec<CString> {
+        let ours = [
+            variable(OsString::from(CONTROL_FD_VARIABLE), OsStr::new(&control.to_string())),
+            variable(OsString::from(NODE_VARIABLE), OsStr::new(&node.to_string())),
+            variable(OsString::from(NODES_VARIABLE), OsStr::new(&nodes.to_string())),
+        ];
+        self.environment.iter().cloned().chain(ours).collect()
+    }
+}
+
+fn variable(mut name: OsString, value: &OsStr) -> CString {
+    name.push("=");
+    name.push(value);
+    c_string(&name)
+}
+
+/// What all children need on their way to the program.
+struct Common<'a> {
+    options: &'a RunOptions,
+    supervisor: Pid,
+    inherited: &'a Inherited,
+    limit: NodeLimit,
+    gate_out: BorrowedFd<'a>,
+    gate_in: BorrowedFd<'a>,
+    reports: BorrowedFd<'a>,
+    null: BorrowedFd<'a>,
+    program: Program,
+}
+
+/// A forked child.
+struct Child<'a> {
+    node: NodeId,
+    common: &'a Common<'a>,
+    kept: [BorrowedFd<'a>; 2],
+    output: Option<&'a [OwnedFd; 2]>,
+    environment: &'a [CString],
+}
+
+impl Child<'_> {
+    fn run(&self) -> ! {
+        let (in_exec, error) = match self.prepare() {
+            Err(error) => (false, error),
+            Ok(()) => (true, self.execute()),
+        };
+        let report = ExecReport { in_exec, errno: error.raw_os_error().unwrap_or(0) };
+        let _ = rustix::io::write(self.common.reports, &report.encode());
+        // SAFETY: ends this process without running what the launcher registered to run at its exit.
+        unsafe { libc::_exit(i32::from(STATUS_HIROBA)) }
+    }
+
+    fn prepare(&self) -> io::Result<()> {
+        // SAFETY: the parent's handle is not used in this process, which is a copy of the parent.
+        unsafe { libc::close(self.common.gate_out.as_raw_fd()) };
+        rustix::process::set_parent_process_death_signal(Some(Signal::KILL))?;
+        if getppid() != Some(self.common.supervisor) {
+            // The supervisor died before it could take this process with it.
+            // SAFETY: as above.
+            unsafe { libc::_exit(i32::from(STATUS_HIROBA)) };
+        }
+        // Where everything lies at fixed addresses, a program's own mappings should too; nice to have only.
+        // SAFETY: changes how this process's next execve lays out memory, nothing now.
+        unsafe { libc::personality(libc::ADDR_NO_RANDOMIZE as libc::c_ulong) };
+        setrlimit(
+            Resource::Nofile,
+            Rlimit { current: self.common.limit.soft, maximum: self.common.limit.hard },
+        )?;
+        if self.node != NodeId::ZERO {
+            rustix::stdio::dup2_stdin(self.common.null)?;
+        }
+        if let Some([out, error]) = self.output {
+            rustix::stdio::dup2_stdout(out)?;
+            rustix::stdio::dup2_stderr(error)?;
+        }
+        for descriptor in self.kept {
+            rustix::io::fcntl_setfd(descriptor, FdFlags::empty())?;
+        }
+        signals::restore(self.common.inherited);
+        while rustix::io::read(self.common.gate_in, &mut [0u8; 1]) == Err(rustix::io::Errno::INTR) {}
+        Ok(())
+    }
+
+    fn execute(&self) -> io::Error {
+        let pointers = |strings: &[CString]| {
+            strings.iter().map(|string| string.as_ptr()).chain([std::ptr::null()]).collect::<Vec<_>>()
+        };
+        let (arguments, environment) = (pointers(&self.common.program.arguments), pointers(self.environment));
+        // SAFETY: the path and all strings end in NUL, both lists in a null pointer; all outlive the call.
+        unsafe { libc::execve(self.common.program.path.as_ptr(), arguments.as_ptr(), environment.as_ptr()) };
+        io::Error::last_os_error()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_report_survives_the_pipe() {
+        let report = ExecReport { in_exec: true, errno: libc::ENOEXEC };
+        assert_eq!(ExecReport::decode(report.encode()), report);
+    }
+}

@@ -1,0 +1,308 @@
+//! The bytes of a datagram: a fixed header, then frames.
+//!
+//! ```text
+//! offset bytes  header (little-endian)
+//!  0     2      magic "Hb"
+//!  2     1      version
+//!  3     1      flags: 1 carries data, 2 acknowledge at once
+//!  4     2      source node
+//!  6     2      destination node
+//!  8     8      job
+//! 16     8      sequence number (without data: that of the next datagram with data)
+//! 24     8      acknowledged: every sequence number below it has come
+//! 32     8      selective: bit i says that acknowledged + 1 + i has come too
+//!
+//! frame: 4 bytes (bits 0-29 length, bit 30 last, bit 31 first fragment of its message), then the bytes
+//! ```
+//!
+//! Sequence numbers count datagrams from 0 and never wrap: 64 bits last for half a million years at a
+//! million datagrams a second.
+
+use hiroba_base::NodeId;
+use thiserror::Error;
+
+/// Bytes before the first frame.
+pub const HEADER_BYTES: usize = 40;
+
+/// Bytes before each frame's content.
+pub const FRAME_HEADER_BYTES: usize = 4;
+
+const MAGIC: [u8; 2] = *b"Hb";
+const VERSION: u8 = 1;
+const FLAG_DATA: u8 = 1;
+const FLAG_ACKNOWLEDGE_NOW: u8 = 2;
+const FRAME_FIRST: u32 = 1 << 31;
+const FRAME_LAST: u32 = 1 << 30;
+const FRAME_LENGTH: u32 = FRAME_LAST - 1;
+
+/// Why a datagram was dropped. It has had no effect but to be counted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+pub enum Rejected {
+    /// It cannot hold a header.
+    #[error("expected a datagram of at least {HEADER_BYTES} bytes, got {got_bytes}")]
+    TooShort {
+        /// Its length.
+        got_bytes: usize,
+    },
+    /// It is not one of ours, or of another release.
+    #[error("expected magic and version {MAGIC:02x?} {VERSION}, got {magic:02x?} {version}")]
+    Foreign {
+        /// Its first two bytes.
+        magic: [u8; 2],
+        /// Its third byte.
+        version: u8,
+    },
+    /// Flags that this release does not know.
+    #[error("expected flags below 4, got {got}")]
+    Flags {
+        /// The flags.
+        got: u8,
+    },
+    /// It belongs to another job.
+    #[error("expected job {expected:016x}, got {got:016x}")]
+    Job {
+        /// Our job.
+        expected: u64,
+        /// Its job.
+        got: u64,
+    },
+    /// It claims to come from a node that cannot send to us.
+    #[error("expected a source other than ourselves among {nodes} nodes, got node {got}")]
+    Source {
+        /// How many nodes the job has.
+        nodes: u16,
+        /// Who it claims to be.
+        got: NodeId,
+    },
+    /// It is meant for another node.
+    #[error("expected destination {expected}, got node {got}")]
+    Destination {
+        /// Who we are.
+        expected: NodeId,
+        /// Whom it is meant for.
+        got: NodeId,
+    },
+    /// It acknowledges datagrams that were never sent.
+    #[error("expected acknowledgements below sequence number {sent}, got {got}")]
+    Acknowledgement {
+        /// How many we have sent.
+        sent: u64,
+        /// What it acknowledges.
+        got: u64,
+    },
+    /// It lies beyond the receiver's window.
+    #[error("expected a sequence number of at most {limit}, got {got}")]
+    Sequence {
+        /// The last that is acceptable.
+        limit: u64,
+        /// What came.
+        got: u64,
+    },
+    /// Its frames do not fill it exactly.
+    #[error("expected frames that fill the datagram, got a frame header that does not fit at byte {at}")]
+    Frames {
+        /// Where in the payload.
+        at: usize,
+    },
+}
+
+/// A datagram's header, checked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Header {
+    /// The sender.
+    pub source: NodeId,
+    /// The receiver.
+    pub destination: NodeId,
+    /// The job both belong to.
+    pub job: u64,
+    /// Whether frames follow.
+    pub data: bool,
+    /// Whether the sender waits for the acknowledgement.
+    pub acknowledge_now: bool,
+    /// This datagram's number, or the next one's when it carries no data.
+    pub sequence: u64,
+    /// Every number below has come.
+    pub acknowledged: u64,
+    /// Bit i: `acknowledged + 1 + i` has come.
+    pub selective: u64,
+}
+
+fn field<const N: usize>(bytes: &[u8; HEADER_BYTES], at: usize) -> [u8; N] {
+    let mut out = [0; N];
+    out.copy_from_slice(&bytes[at..at + N]);
+    out
+}
+
+/// Who a datagram claims to be from, before anything else about it is believed.
+pub fn claimed_source(datagram: &[u8]) -> Option<NodeId> {
+    let bytes = datagram.first_chunk::<HEADER_BYTES>()?;
+    Some(NodeId(u16::from_le_bytes(field(bytes, 4))))
+}
+
+impl Header {
+    /// Splits a datagram into header and payload.
+    ///
+    /// The payload's frames have been checked: [`Frames`] over it never fails.
+    ///
+    /// # Errors
+    ///
+    /// What is wrong with the bytes, whoever sent them.
+    pub fn parse(datagram: &[u8]) -> Result<(Header, &[u8]), Rejected> {
+        let Some((bytes, payload)) = datagram.split_first_chunk::<HEADER_BYTES>() else {
+            return Err(Rejected::TooShort { got_bytes: datagram.len() });
+        };
+        let (magic, version, flags) = ([bytes[0], bytes[1]], bytes[2], bytes[3]);
+        if magic != MAGIC || version != VERSION {
+            return Err(Rejected::Foreign { magic, version });
+        }
+        if flags & !(FLAG_DATA | FLAG_ACKNOWLEDGE_NOW) != 0 {
+            return Err(Rejected::Flags { got: flags });
+        }
+        let header = Header {
+            source: NodeId(u16::from_le_bytes(field(bytes, 4))),
+            destination: NodeId(u16::from_le_bytes(field(bytes, 6))),
+            job: u64::from_le_bytes(field(bytes, 8)),
+            data: flags & FLAG_DATA != 0,
+            acknowledge_now: flags & FLAG_ACKNOWLEDGE_NOW != 0,
+            sequence: u64::from_le_bytes(field(bytes, 16)),
+            acknowledged: u64::from_le_bytes(field(bytes, 24)),
+            selective: u64::from_le_bytes(field(bytes, 32)),
+        };
+        if header.data {
+            check_frames(payload)?;
+        } else if !payload.is_empty() {
+            return Err(Rejected::Frames { at: 0 });
+        }
+        Ok((header, payload))
+    }
+
+    /// Writes the header into a datagram's first [`HEADER_BYTES`] bytes.
+    pub fn emit(&self, bytes: &mut [u8; HEADER_BYTES]) {
+        let flags = if self.data { FLAG_DATA } else { 0 }
+            | if self.acknowledge_now { FLAG_ACKNOWLEDGE_NOW } else { 0 };
+        bytes[..2].copy_from_slice(&MAGIC);
+        bytes[2] = VERSION;
+        bytes[3] = flags;
+        bytes[4..6].copy_from_slice(&self.source.0.to_le_bytes());
+        bytes[6..8].copy_from_slice(&self.destination.0.to_le_bytes());
+        bytes[8..16].copy_from_slice(&self.job.to_le_bytes());
+        bytes[16..24].copy_from_slice(&self.sequence.to_le_bytes());
+        bytes[24..32].copy_from_slice(&self.acknowledged.to_le_bytes());
+        bytes[32..40].copy_from_slice(&self.selective.to_le_bytes());
+    }
+}
+
+/// A piece of a message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Frame<'a> {
+    /// The message begins here.
+    pub first: bool,
+    /// The message ends here.
+    pub last: bool,
+    /// The piece.
+    pub bytes: &'a [u8],
+}
+
+/// The header of a frame of `length` bytes.
+pub fn frame_header(length: usize, first: bool, last: bool) -> [u8; FRAME_HEADER_BYTES] {
+    debug_assert!(length <= FRAME_LENGTH as usize);
+    let word = (length as u32 & FRAME_LENGTH)
+        | if first { FRAME_FIRST } else { 0 }
+        | if last { FRAME_LAST } else { 0 };
+    word.to_le_bytes()
+}
+
+/// The frames of a payload; ends early where a frame does not fit, which a checked payload never shows.
+pub struct Frames<'a> {
+    rest: &'a [u8],
+}
+
+impl<'a> Frames<'a> {
+    /// The frames of `payload`.
+    pub fn new(payload: &'a [u8]) -> Frames<'a> {
+        Frames { rest: payload }
+    }
+}
+
+impl<'a> Iterator for Frames<'a> {
+    type Item = Frame<'a>;
+
+    fn next(&mut self) -> Option<Frame<'a>> {
+        let (word, rest) = self.rest.split_first_chunk::<FRAME_HEADER_BYTES>()?;
+        let word = u32::from_le_bytes(*word);
+        let (bytes, rest) = rest.split_at_checked((word & FRAME_LENGTH) as usize)?;
+        self.rest = rest;
+        Some(Frame { first: word & FRAME_FIRST != 0, last: word & FRAME_LAST != 0, bytes })
+    }
+}
+
+fn check_frames(payload: &[u8]) -> Result<(), Rejected> {
+    let mut frames = Frames::new(payload);
+    while frames.next().is_some() {}
+    // A numbered datagram without a frame is never sent, so it is refused like one that overruns.
+    if frames.rest.is_empty() && !payload.is_empty() {
+        Ok(())
+    } else {
+        Err(Rejected::Frames { at: payload.len() - frames.rest.len() })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sample() -> Header {
+        Header {
+            source: NodeId(3),
+            destination: NodeId(4095),
+            job: 0x0123_4567_89ab_cdef,
+            data: true,
+            acknowledge_now: false,
+            sequence: 1 << 40,
+            acknowledged: 77,
+            selective: 0b101,
+        }
+    }
+
+    fn datagram(header: &Header, payload: &[u8]) -> Vec<u8> {
+        let mut bytes = [0; HEADER_BYTES];
+        header.emit(&mut bytes);
+        [&bytes[..], payload].concat()
+    }
+
+    #[test]
+    fn what_is_emitted_parses_to_the_same() {
+        let payload = [&frame_header(3, true, false)[..], b"abc", &frame_header(0, false, true)].concat();
+        let bytes = datagram(&sample(), &payload);
+        let (header, rest) = Header::parse(&bytes).unwrap();
+        assert_eq!(header, sample());
+        assert_eq!(claimed_source(&bytes), Some(NodeId(3)));
+        let frames: Vec<Frame<'_>> = Frames::new(rest).collect();
+        assert_eq!(
+            frames,
+            [
+                Frame { first: true, last: false, bytes: b"abc" },
+                Frame { first: false, last: true, bytes: b"" }
+            ]
+        );
+    }
+
+    #[test]
+    fn each_malformation_is_named() {
+        let good = datagram(&sample(), &frame_header(0, true, true));
+        let parse = |bytes: &[u8]| Header::parse(bytes).map(|_| ()).unwrap_err();
+        assert_eq!(parse(&good[..39]), Rejected::TooShort { got_bytes: 39 });
+        let changed = |at: usize, value: u8| {
+            let mut bytes = good.clone();
+            bytes[at] = value;
+            bytes
+        };
+        assert_eq!(parse(&changed(0, b'X')), Rejected::Foreign { magic: *b"Xb", version: 1 });
+        assert_eq!(parse(&changed(2, 9)), Rejected::Foreign { magic: *b"Hb", version: 9 });
+        assert_eq!(parse(&changed(3, 0xff)), Rejected::Flags { got: 0xff });
+        assert_eq!(parse(&changed(40, 1)), Rejected::Frames { at: 0 });
+        assert_eq!(parse(&good[..40]), Rejected::Frames { at: 0 });
+        assert_eq!(parse(&[&good[..], b"x"].concat()), Rejected::Frames { at: 4 });
+        assert_eq!(parse(&changed(3, 0)), Rejected::Frames { at: 0 });
+    }
+}

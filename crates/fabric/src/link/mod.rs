@@ -1,0 +1,487 @@
+//! The reliable link over datagrams: one per peer of a node, sans-IO.
+//!
+//! What to read first: RFC 5681 (windows, when to acknowledge), RFC 6298 (the retransmission timer), and
+//! RFC 2018 (selective acknowledgement). The link is what TCP makes of them with four differences: it
+//! carries messages, not bytes; it numbers datagrams, which are retransmitted as they are; acknowledgements
+//! wait for an answer to travel with unless the sender asks; and there is no connection — the job's number
+//! in each datagram takes its place, and a node lives as long as its job.
+//!
+//! # A datagram at its sender
+//!
+//! ```text
+//! state     event                                              next      cited
+//! (none)    queue: a message, or a fragment of one             Unsent
+//! Unsent    queue: another message fits                        Unsent    RFC 896's gain without its delay
+//! Unsent    transmit: window open                              InFlight  RFC 5681 §3.1
+//! InFlight  cumulative acknowledgement                         (gone)
+//! InFlight  selective acknowledgement                          Arrived   RFC 2018; bytes given up at once
+//! InFlight  one sent 3 or more transmissions later arrived     Lost      RFC 6675 §4, RFC 9002 §6.1.1
+//! InFlight  timer expired                                      Lost      RFC 6298 §5.4
+//! Lost      transmit: window open, before anything Unsent      InFlight  RFC 6675 §5
+//! Lost      either acknowledgement (it was only late)          as InFlight
+//! Arrived   cumulative acknowledgement                         (gone)
+//! ```
+//!
+//! # An acknowledgement at its receiver
+//!
+//! It rides on whatever data goes to the peer. Without any it leaves alone: at once after a duplicate, at a
+//! gap or its filling (RFC 5681 §4.2), when the sender asks, or after 32 datagrams; otherwise when
+//! 5 ms have passed. A request answered within 5 ms therefore costs two datagrams in all.
+//!
+//! # Deviations
+//!
+//! - The timeout is 20 ms at least, 1 s at most, 100 ms before the first sample; RFC 6298 has 1 s, ≥ 60 s, 1 s.
+//! - Backoff ends with any progress, not only with a new sample (see [`rtt`]).
+//! - The window begins at its maximum and never falls below eight datagrams (see [`congestion`]).
+//! - The receiver advertises no window. It keeps 64 datagrams out of order and hands out every message as
+//!   soon as it is whole; the sender's window is sized for the peer's socket buffer.
+//! - Selective acknowledgements are never taken back, so the sender gives up the bytes at once.
+//! - A silent peer is retransmitted to for ever, once a second: who is dead is decided elsewhere.
+//! - Nothing here keeps out a forger on the path, who may read the job's number.
+
+pub mod congestion;
+pub mod header;
+mod pool;
+pub mod receiver;
+pub mod rtt;
+mod sender;
+
+use core::cmp::Reverse;
+use std::collections::{BinaryHeap, VecDeque};
+
+use hiroba_base::{Instant, NodeId};
+
+use header::{FRAME_HEADER_BYTES, Header};
+pub use header::{HEADER_BYTES, Rejected, claimed_source};
+use pool::BufferPool;
+use receiver::{Accepted, REORDER_DATAGRAMS_MAX, Receiver};
+use sender::{Sender, SenderLimits};
+
+/// The longest message, in bytes.
+pub const MESSAGE_BYTES_MAX: usize = 1 << 30;
+
+/// The shortest longest-datagram that a link works with, in bytes.
+pub const DATAGRAM_BYTES_MIN: usize = 128;
+
+/// The longest datagram that UDP over IPv4 carries, in bytes.
+pub const DATAGRAM_BYTES_MAX: usize = 65_507;
+
+/// What limits the links of a node. Values out of bounds are brought to the nearest bound.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LinkConfig {
+    /// The longest datagram, header included, in bytes.
+    pub datagram_bytes_max: usize,
+    /// Datagrams on their way to one peer, at most 64.
+    pub window_datagrams: usize,
+    /// Bytes on their way to one peer: its share of the receiver's socket buffer.
+    pub window_bytes: usize,
+}
+
+impl Default for LinkConfig {
+    /// Good for Ethernet.
+    fn default() -> LinkConfig {
+        LinkConfig { datagram_bytes_max: 1400, window_datagrams: 64, window_bytes: 1 << 20 }
+    }
+}
+
+/// What the links of a node have counted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct LinkStatistics {
+    /// Messages given to `send`.
+    pub messages_sent: u64,
+    /// Messages handed out.
+    pub messages_received: u64,
+    /// Datagrams given to the network, of any kind.
+    pub datagrams_sent: u64,
+    /// Of these, the ones that carried an acknowledgement alone.
+    pub acknowledgements_sent: u64,
+    /// Their bytes, headers included.
+    pub bytes_sent: u64,
+    /// Datagrams sent again because no acknowledgement had come.
+    pub retransmits: u64,
+    /// Datagrams dropped because they were not of this job or not well-formed.
+    pub datagrams_rejected: u64,
+    /// Datagrams that had come before.
+    pub duplicates: u64,
+}
+
+impl core::ops::AddAssign for LinkStatistics {
+    fn add_assign(&mut self, other: LinkStatistics) {
+        self.messages_sent += other.messages_sent;
+        self.messages_received += other.messages_received;
+        self.datagrams_sent += other.datagrams_sent;
+        self.acknowledgements_sent += other.acknowledgements_sent;
+        self.bytes_sent += other.bytes_sent;
+        self.retransmits += other.retransmits;
+        self.datagrams_rejected += other.datagrams_rejected;
+        self.duplicates += other.duplicates;
+    }
+}
+
+/// The sizes of a node's queues, for tests and inspection.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct QueueSizes {
+    /// Datagrams kept until acknowledged or not yet transmitted.
+    pub datagrams_kept: usize,
+    /// Datagrams kept out of order.
+    pub datagrams_out_of_order: usize,
+    /// Bytes of messages whose end has not come.
+    pub partial_bytes: usize,
+    /// Messages that wait for `poll_message`.
+    pub messages_waiting: usize,
+    /// Timers, the outdated included.
+    pub timers: usize,
+    /// Peers that may have something to transmit.
+    pub peers_ready: usize,
+    /// Buffers kept for reuse.
+    pub buffers: usize,
+}
+
+struct Link {
+    sender: Sender,
+    receiver: Receiver,
+    /// It stands in the queue of peers that may have something to transmit.
+    is_ready: bool,
+    /// Its valid entry among the timers.
+    timer: Option<Instant>,
+    /// Its part of the backlog over all peers.
+    backlog_counted: usize,
+}
+
+impl Link {
+    fn wants_transmit(&self) -> bool {
+        self.receiver.must_acknowledge() || self.sender.wants_transmit()
+    }
+
+    fn deadline(&self) -> Option<Instant> {
+        match (self.sender.deadline(), self.receiver.deadline()) {
+            (Some(one), Some(other)) => Some(one.min(other)),
+            (one, other) => one.or(other),
+        }
+    }
+}
+
+/// The links of one node to all its peers.
+///
+/// After each call that may cause transmissions (`send`, `handle_datagram`, `handle_timeout`) the caller
+/// drains [`poll_transmit`](LinkSet::poll_transmit); after `handle_datagram` also
+/// [`poll_message`](LinkSet::poll_message), whose queue is bounded by that alone.
+pub struct LinkSet {
+    local: NodeId,
+    job: u64,
+    config: LinkConfig,
+    /// Per peer: the longest datagram, and the link once it is used. 4,096 idle peers cost 64 KiB.
+    peers: Vec<(u16, Option<Box<Link>>)>,
+    ready: VecDeque<NodeId>,
+    timers: BinaryHeap<Reverse<(Instant, NodeId)>>,
+    inbox: VecDeque<(NodeId, Vec<u8>)>,
+    /// Buffers of datagrams, and of messages that were given back; apart, lest a small message that a
+    /// caller keeps pin a large buffer.
+    datagram_buffers: BufferPool,
+    message_buffers: BufferPool,
+    acknowledgement: [u8; HEADER_BYTES],
+    backlog_bytes: usize,
+    statistics: LinkStatistics,
+}
+
+impl LinkSet {
+    /// The links of node `local` in job `job` of `nodes` nodes.
+    ///
+    /// # Panics
+    ///
+    /// When `local` is none of the nodes.
+    pub fn new(local: NodeId, nodes: u16, job: u64, config: LinkConfig) -> LinkSet {
+        assert!(local.0 < nodes, "expected a node of 0..{nodes}, got {local}");
+        let datagram_bytes_max = config.datagram_bytes_max.clamp(DATAGRAM_BYTES_MIN, DATAGRAM_BYTES_MAX);
+        let config = LinkConfig {
+            datagram_bytes_max,
+            window_datagrams: config.window_datagrams.clamp(1, REORDER_DATAGRAMS_MAX as usize),
+            window_bytes: config.window_bytes.max(2 * datagram_bytes_max),
+        };
+        LinkSet {
+            local,
+            job,
+            config,
+            peers: (0..nodes).map(|_| (datagram_bytes_max as u16, None)).collect(),
+            ready: VecDeque::new(),
+            timers: BinaryHeap::new(),
+            inbox: VecDeque::new(),
+            datagram_buffers: BufferPool::default(),
+            message_buffers: BufferPool::default(),
+            acknowledgement: [0; HEADER_BYTES],
+            backlog_bytes: 0,
+            statistics: LinkStatistics::default(),
+        }
+    }
+
+    /// The node whose links these are.
+    pub fn local(&self) -> NodeId {
+        self.local
+    }
+
+    /// How many nodes the job has.
+    pub fn nodes(&self) -> u16 {
+        self.peers.len() as u16
+    }
+
+    /// Makes datagrams to `to` shorter than the configuration says, before anything is sent to it.
+    pub fn limit_datagram_bytes(&mut self, to: NodeId, datagram_bytes_max: usize) {
+        let limit = datagram_bytes_max.clamp(DATAGRAM_BYTES_MIN, self.config.datagram_bytes_max);
+        self.peers[to.index()].0 = limit as u16;
+    }
+
+    /// Queues the concatenation of `parts` as one message.
+    ///
+    /// # Panics
+    ///
+    /// When `to` is this node or none of the job, or the message is longer than [`MESSAGE_BYTES_MAX`].
+    pub fn send(&mut self, to: NodeId, parts: &[&[u8]]) {
+        let bytes: usize = parts.iter().map(|part| part.len()).sum();
+        assert!(to != self.local, "expected a peer to send to, got the node itself");
+        assert!(bytes <= MESSAGE_BYTES_MAX, "expected at most {MESSAGE_BYTES_MAX} bytes, got {bytes}");
+        self.link(to);
+        self.statistics.messages_sent += 1;
+        let buffers = &mut self.datagram_buffers;
+        if let Some(link) = &mut self.peers[to.index()].1 {
+            link.sender.queue(parts, buffers);
+        }
+        self.refresh(to);
+    }
+
+    /// Takes in a datagram from the network and says whose it was.
+    ///
+    /// # Errors
+    ///
+    /// Why it was dropped. It has been counted and has had no other effect. No bytes make this panic.
+    pub fn handle_datagram(&mut self, bytes: &[u8], now: Instant) -> Result<NodeId, Rejected> {
+        let result = self.take_in(bytes, now);
+        if result.is_err() {
+            self.statistics.datagrams_rejected += 1;
+        }
+        result
+    }
+
+    /// Counts a datagram that the caller has dropped itself, for its address or length.
+    pub fn count_rejected(&mut self) {
+        self.statistics.datagrams_rejected += 1;
+    }
+
+    fn take_in(&mut self, bytes: &[u8], now: Instant) -> Result<NodeId, Rejected> {
+        let (header, payload) = Header::parse(bytes)?;
+        let source = header.source;
+        if header.job != self.job {
+            return Err(Rejected::Job { expected: self.job, got: header.job });
+        }
+        if header.destination != self.local {
+            return Err(Rejected::Destination { expected: self.local, got: header.destination });
+        }
+        if source == self.local || source.index() >= self.peers.len() {
+            return Err(Rejected::Source { nodes: self.nodes(), got: source });
+        }
+        let link = self.link(source);
+        link.sender.check_acknowledgement(header.acknowledged, header.selective)?;
+        if header.data {
+            link.receiver.check_sequence(header.sequence)?;
+        }
+        let LinkSet { peers, inbox, datagram_buffers, message_buffers, statistics, .. } = self;
+        let Some(link) = &mut peers[source.index()].1 else { return Ok(source) };
+        link.sender.handle_acknowledgement(header.acknowledged, header.selective, now, datagram_buffers);
+        if header.data {
+            let mut deliver = |message: Vec<u8>| {
+                statistics.messages_received += 1;
+                inbox.push_back((source, message));
+            };
+            let receiver = &mut link.receiver;
+            let accepted =
+                receiver.handle_data(&header, payload, now, datagram_buffers, &mut deliver, message_buffers);
+            if accepted == Accepted::Duplicate {
+                statistics.duplicates += 1;
+            }
+        }
+        self.refresh(source);
+        Ok(source)
+    }
+
+    /// The link to `peer`, made when it is first used.
+    fn link(&mut self, peer: NodeId) -> &mut Link {
+        let (datagram_bytes_max, link) = &mut self.peers[peer.index()];
+        link.get_or_insert_with(|| {
+            Box::new(Link {
+                sender: Sender::new(SenderLimits {
+                    datagram_bytes_max: usize::from(*datagram_bytes_max),
+                    window_datagrams: self.config.window_datagrams,
+                    window_bytes: self.config.window_bytes,
+                }),
+                receiver: Receiver::default(),
+                is_ready: false,
+                timer: None,
+                backlog_counted: 0,
+            })
+        })
+    }
+
+    /// Brings the node's queues up to date with one link that has changed.
+    fn refresh(&mut self, peer: NodeId) {
+        let Some(link) = &mut self.peers[peer.index()].1 else { return };
+        let backlog = link.sender.backlog_bytes();
+        self.backlog_bytes = self.backlog_bytes - link.backlog_counted + backlog;
+        link.backlog_counted = backlog;
+        if !link.is_ready && link.wants_transmit() {
+            link.is_ready = true;
+            self.ready.push_back(peer);
+        }
+        // A timer that moved later keeps its entry, which is corrected when it comes up: pushing deadlines
+        // back is what every acknowledgement does, and must cost nothing.
+        if let Some(deadline) = link.deadline()
+            && link.timer.is_none_or(|timer| deadline < timer)
+        {
+            link.timer = Some(deadline);
+            self.timers.push(Reverse((deadline, peer)));
+        }
+    }
+
+    /// The next datagram to put on the wire, in `out` (which is overwritten), and to whom.
+    pub fn poll_transmit(&mut self, now: Instant, out: &mut Vec<u8>) -> Option<NodeId> {
+        let (to, datagram) = self.transmit(now)?;
+        out.clear();
+        out.extend_from_slice(datagram);
+        Some(to)
+    }
+
+    /// Like [`poll_transmit`](LinkSet::poll_transmit), without the copy. Peers take turns.
+    pub fn transmit(&mut self, now: Instant) -> Option<(NodeId, &[u8])> {
+        loop {
+            let peer = self.ready.pop_front()?;
+            let Some(link) = &mut self.peers[peer.index()].1 else { continue };
+            link.is_ready = false;
+            let transmission = link.sender.transmit(now);
+            if transmission.is_none() && !link.receiver.must_acknowledge() {
+                continue;
+            }
+            let header = Header {
+                source: self.local,
+                destination: peer,
+                job: self.job,
+                data: transmission.is_some(),
+                acknowledge_now: transmission.is_some_and(|datagram| datagram.acknowledge_now),
+                sequence: transmission.map_or(link.sender.unsent(), |datagram| datagram.sequence),
+                acknowledged: link.receiver.acknowledged(),
+                selective: link.receiver.selective(),
+            };
+            link.receiver.acknowledgement_sent();
+            match transmission {
+                Some(datagram) => {
+                    if let Some(place) = link.sender.header_mut(datagram.index) {
+                        header.emit(place);
+                    }
+                    self.statistics.retransmits += u64::from(datagram.again);
+                }
+                None => {
+                    header.emit(&mut self.acknowledgement);
+                    self.statistics.acknowledgements_sent += 1;
+                }
+            }
+            self.refresh(peer);
+            let datagram = match (transmission, &self.peers[peer.index()].1) {
+                (Some(datagram), Some(link)) => link.sender.datagram(datagram.index),
+                _ => &self.acknowledgement,
+            };
+            self.statistics.datagrams_sent += 1;
+            self.statistics.bytes_sent += datagram.len() as u64;
+            return Some((peer, datagram));
+        }
+    }
+
+    /// The next message that is whole and in order, and from whom.
+    pub fn poll_message(&mut self) -> Option<(NodeId, Vec<u8>)> {
+        self.inbox.pop_front()
+    }
+
+    /// Takes back the buffer of a message that is done with, to spare the allocator.
+    pub fn recycle(&mut self, message: Vec<u8>) {
+        self.message_buffers.give(message);
+    }
+
+    /// When [`handle_timeout`](LinkSet::handle_timeout) is to be called; may be earlier than needed.
+    pub fn poll_timeout(&self) -> Option<Instant> {
+        self.timers.peek().map(|Reverse((deadline, _))| *deadline)
+    }
+
+    /// Handles the timers that are due; transmissions may follow.
+    pub fn handle_timeout(&mut self, now: Instant) {
+        while let Some(Reverse((deadline, peer))) = self.timers.peek().copied() {
+            if deadline > now {
+                return;
+            }
+            self.timers.pop();
+            let Some(link) = &mut self.peers[peer.index()].1 else { continue };
+            if link.timer != Some(deadline) {
+                // An earlier entry has taken this one's place.
+                continue;
+            }
+            link.timer = None;
+            link.sender.handle_timeout(now);
+            link.receiver.handle_timeout(now);
+            self.refresh(peer);
+        }
+    }
+
+    /// Lets all acknowledgements that wait for data leave with the next transmissions: for a node that is
+    /// about to fall silent. Looks at every peer.
+    pub fn hasten_acknowledgements(&mut self) {
+        for peer in NodeId::all(self.nodes()) {
+            if let Some(link) = &mut self.peers[peer.index()].1 {
+                link.receiver.hasten_acknowledgement();
+                self.refresh(peer);
+            }
+        }
+    }
+
+    /// Bytes queued for `to` that it has not acknowledged, framing included.
+    pub fn backlog_bytes(&self, to: NodeId) -> usize {
+        self.peers[to.index()].1.as_ref().map_or(0, |link| link.sender.backlog_bytes())
+    }
+
+    /// The same over all peers.
+    pub fn backlog_bytes_all(&self) -> usize {
+        self.backlog_bytes
+    }
+
+    /// Whether everything sent has been acknowledged.
+    pub fn is_idle(&self) -> bool {
+        self.backlog_bytes == 0
+    }
+
+    /// Datagrams and bytes on their way to `to`.
+    pub fn in_flight(&self, to: NodeId) -> (usize, usize) {
+        self.peers[to.index()].1.as_ref().map_or((0, 0), |link| link.sender.in_flight())
+    }
+
+    /// What has been counted.
+    pub fn statistics(&self) -> LinkStatistics {
+        self.statistics
+    }
+
+    /// The longest message to `to` that travels in one datagram, in bytes.
+    pub fn inline_bytes_max(&self, to: NodeId) -> usize {
+        usize::from(self.peers[to.index()].0) - HEADER_BYTES - FRAME_HEADER_BYTES
+    }
+
+    /// How full the queues are. Looks at every peer.
+    pub fn queue_sizes(&self) -> QueueSizes {
+        let mut sizes = QueueSizes {
+            messages_waiting: self.inbox.len(),
+            timers: self.timers.len(),
+            peers_ready: self.ready.len(),
+            buffers: self.datagram_buffers.len() + self.message_buffers.len(),
+            ..QueueSizes::default()
+        };
+        for link in self.peers.iter().filter_map(|peer| peer.1.as_ref()) {
+            let (out_of_order, partial_bytes) = link.receiver.kept();
+            sizes.datagrams_kept += link.sender.kept();
+            sizes.datagrams_out_of_order += out_of_order;
+            sizes.partial_bytes += partial_bytes;
+        }
+        sizes
+    }
+}

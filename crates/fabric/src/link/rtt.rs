@@ -1,0 +1,101 @@
+//! Round-trip time and retransmission timeout: RFC 6298.
+
+use core::time::Duration;
+
+/// §2.4 asks for at least a second, for the Internet of 1988; in a cluster a round trip takes
+/// microseconds, and what must be outwaited is the peer's delayed acknowledgement and its scheduler.
+pub const TIMEOUT_MIN: Duration = Duration::from_millis(20);
+
+/// §2.5 allows a maximum. A stopped peer costs a few datagrams a second, and is back within one.
+pub const TIMEOUT_MAX: Duration = Duration::from_secs(1);
+
+/// §2.1: before the first sample. Peers start at slightly different times, so it is well above the minimum.
+const TIMEOUT_INITIAL: Duration = Duration::from_millis(100);
+
+/// Doublings after which every timeout has reached [`TIMEOUT_MAX`].
+const BACKOFF_MAX: u32 = 6;
+
+/// The estimator of one link.
+#[derive(Debug, Default)]
+pub struct RoundTrip {
+    smoothed: Option<Duration>,
+    variation: Duration,
+    backoff: u32,
+}
+
+impl RoundTrip {
+    /// §2.2 and §2.3. Callers pass no sample of a datagram that was sent twice (§3, Karn).
+    pub fn sample(&mut self, measured: Duration) {
+        match self.smoothed {
+            None => {
+                self.smoothed = Some(measured);
+                self.variation = measured / 2;
+            }
+            Some(smoothed) => {
+                self.variation = (self.variation * 3 + smoothed.abs_diff(measured)) / 4;
+                self.smoothed = Some((smoothed * 7 + measured) / 8);
+            }
+        }
+    }
+
+    /// The peer acknowledged something new, so it lives and the path carries: end the backoff.
+    ///
+    /// §5.7 would keep it until the next sample. With much loss nearly all datagrams are retransmissions,
+    /// which give none, and the link would stay at a timeout of a second (RFC 9002 §6.2.1 resets too).
+    pub fn progress(&mut self) {
+        self.backoff = 0;
+    }
+
+    /// §5.5: the timer has expired.
+    pub fn back_off(&mut self) {
+        self.backoff = (self.backoff + 1).min(BACKOFF_MAX);
+    }
+
+    /// Whether the timer has expired since the last progress.
+    pub fn is_backed_off(&self) -> bool {
+        self.backoff > 0
+    }
+
+    /// How long to wait for an acknowledgement: SRTT + 4 RTTVAR, doubled for each expiry.
+    pub fn timeout(&self) -> Duration {
+        let calm = match self.smoothed {
+            None => TIMEOUT_INITIAL,
+            Some(smoothed) => smoothed + self.variation * 4,
+        };
+        (calm.clamp(TIMEOUT_MIN, TIMEOUT_MAX) * (1 << self.backoff)).min(TIMEOUT_MAX)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rfc_6298_by_hand() {
+        let mut round_trip = RoundTrip::default();
+        assert_eq!(round_trip.timeout(), Duration::from_millis(100));
+        round_trip.sample(Duration::from_millis(80));
+        // SRTT 80, RTTVAR 40.
+        assert_eq!(round_trip.timeout(), Duration::from_millis(240));
+        round_trip.sample(Duration::from_millis(40));
+        // RTTVAR (3·40 + 40) / 4 = 40, SRTT (7·80 + 40) / 8 = 75.
+        assert_eq!(round_trip.timeout(), Duration::from_millis(235));
+    }
+
+    #[test]
+    fn the_timeout_is_clamped_backs_off_and_recovers() {
+        let mut round_trip = RoundTrip::default();
+        for _ in 0..100 {
+            round_trip.sample(Duration::from_micros(60));
+        }
+        assert_eq!(round_trip.timeout(), TIMEOUT_MIN);
+        round_trip.back_off();
+        assert_eq!(round_trip.timeout(), TIMEOUT_MIN * 2);
+        for _ in 0..1000 {
+            round_trip.back_off();
+        }
+        assert_eq!(round_trip.timeout(), TIMEOUT_MAX);
+        round_trip.progress();
+        assert_eq!(round_trip.timeout(), TIMEOUT_MIN);
+    }
+}

@@ -1,0 +1,402 @@
+//! The sending half of a link: fragments messages into numbered datagrams, keeps them until they are
+//! acknowledged, and decides which one to transmit next.
+
+use std::collections::VecDeque;
+
+use hiroba_base::Instant;
+
+use super::congestion::Congestion;
+use super::header::{FRAME_HEADER_BYTES, HEADER_BYTES, Rejected, frame_header};
+use super::pool::BufferPool;
+use super::rtt::RoundTrip;
+
+/// A datagram is taken for lost when one sent this much later has arrived (RFC 6675's DupThresh; counted
+/// in transmissions, as RFC 9002 §6.1.1 does, so that the loss of a retransmission is seen too).
+const REORDERING_DATAGRAMS: u64 = 3;
+
+/// What limits a sender.
+#[derive(Clone, Copy, Debug)]
+pub struct SenderLimits {
+    /// The longest datagram, header included.
+    pub datagram_bytes_max: usize,
+    /// How far sequence numbers may run ahead of the first unacknowledged one, and the most in flight.
+    pub window_datagrams: usize,
+    /// The most bytes in flight, one datagram excepted.
+    pub window_bytes: usize,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    /// Not transmitted yet; later messages may still join it.
+    Unsent,
+    InFlight,
+    /// To be transmitted again.
+    Lost,
+    /// Selectively acknowledged; waits for those before it. Its buffer is gone.
+    Arrived,
+}
+
+#[derive(Debug)]
+struct Slot {
+    /// Room for the header, then frames.
+    buffer: Vec<u8>,
+    state: State,
+    sent_at: Instant,
+    /// The running number of its last transmission.
+    order: u64,
+    transmissions: u32,
+}
+
+/// What [`Sender::transmit`] decided about a datagram.
+#[derive(Clone, Copy, Debug)]
+pub struct Transmission {
+    /// Where the datagram lies.
+    pub index: usize,
+    /// Its sequence number.
+    pub sequence: u64,
+    /// It has been transmitted before.
+    pub again: bool,
+    /// The peer is asked to acknowledge without delay.
+    pub acknowledge_now: bool,
+}
+
+/// The sending half of a link.
+#[derive(Debug)]
+pub struct Sender {
+    limits: SenderLimits,
+    ring: VecDeque<Slot>,
+    /// The sequence number of the ring's first slot: all below are acknowledged.
+    first: u64,
+    /// The first sequence number never transmitted.
+    unsent: u64,
+    in_flight: usize,
+    in_flight_bytes: usize,
+    lost: usize,
+    backlog_bytes: usize,
+    order_next: u64,
+    /// The latest transmission known to have arrived.
+    order_arrived: u64,
+    congestion: Congestion,
+    round_trip: RoundTrip,
+    deadline: Option<Instant>,
+    /// Losses below this number belong to a reduction already made.
+    recovery_end: u64,
+}
+
+impl Sender {
+    /// A sender with nothing queued.
+    pub fn new(limits: SenderLimits) -> Sender {
+        Sender {
+            limits,
+            ring: VecDeque::new(),
+            first: 0,
+            unsent: 0,
+            in_flight: 0,
+            in_flight_bytes: 0,
+            lost: 0,
+            backlog_bytes: 0,
+            order_next: 1,
+            order_arrived: 0,
+            congestion: Congestion::new(limits.window_datagrams),
+            round_trip: RoundTrip::default(),
+            deadline: None,
+            recovery_end: 0,
+        }
+    }
+
+    /// The sequence number that the next new datagram will bear.
+    pub fn unsent(&self) -> u64 {
+        self.unsent
+    }
+
+    /// Bytes queued or in flight, framing included.
+    pub fn backlog_bytes(&self) -> usize {
+        self.backlog_bytes
+    }
+
+    /// Datagrams and bytes in flight.
+    pub fn in_flight(&self) -> (usize, usize) {
+        (self.in_flight, self.in_flight_bytes)
+    }
+
+    /// Datagrams kept, transmitted or not.
+    pub fn kept(&self) -> usize {
+        self.ring.len()
+    }
+
+    /// When [`Sender::handle_timeout`] has something to do.
+    pub fn deadline(&self) -> Option<Instant> {
+        self.deadline
+    }
+
+    /// Queues one message. One that fits a datagram is never split; it joins the last datagram when that
+    /// has not been transmitted and has room.
+    pub fn queue(&mut self, parts: &[&[u8]], pool: &mut BufferPool) {
+        let total: usize = parts.iter().map(|part| part.len()).sum();
+        let room = self.limits.datagram_bytes_max - HEADER_BYTES - FRAME_HEADER_BYTES;
+        if total <= room {
+            let slot = self.slot_for(FRAME_HEADER_BYTES + total, pool);
+            slot.extend_from_slice(&frame_header(total, true, true));
+            for part in parts {
+                slot.extend_from_slice(part);
+            }
+            self.backlog_bytes += FRAME_HEADER_BYTES + total;
+            return;
+        }
+        let mut parts = parts.iter().copied();
+        let mut part: &[u8] = &[];
+        let mut done = 0;
+        while done < total {
+            let length = room.min(total - done);
+            let slot = self.slot_for(FRAME_HEADER_BYTES + length, pool);
+            slot.extend_from_slice(&frame_header(length, done == 0, done + length == total));
+            let mut wanted = length;
+            while wanted > 0 {
+                if part.is_empty() {
+                    part = parts.next().unwrap_or(&[]);
+                    continue;
+                }
+                let (now, later) = part.split_at(wanted.min(part.len()));
+                slot.extend_from_slice(now);
+                wanted -= now.len();
+                part = later;
+            }
+            done += length;
+            self.backlog_bytes += FRAME_HEADER_BYTES + length;
+        }
+    }
+
+    fn slot_for(&mut self, bytes: usize, pool: &mut BufferPool) -> &mut Vec<u8> {
+        let joins = self.ring.back().is_some_and(|last| {
+            last.state == State::Unsent && last.buffer.len() + bytes <= self.limits.datagram_bytes_max
+        });
+        if !joins {
+            let mut buffer = pool.take(HEADER_BYTES + bytes);
+            buffer.resize(HEADER_BYTES, 0);
+            self.ring.push_back(Slot {
+                buffer,
+                state: State::Unsent,
+                sent_at: Instant::ORIGIN,
+                order: 0,
+                transmissions: 0,
+            });
+        }
+        let last = self.ring.len() - 1;
+        &mut self.ring[last].buffer
+    }
+
+    /// The index of the datagram to transmit next, if the window allows one.
+    fn choose(&self) -> Option<usize> {
+        let transmitted = (self.unsent - self.first) as usize;
+        let index = if self.lost > 0 {
+            self.ring.iter().position(|slot| slot.state == State::Lost)?
+        } else if transmitted < self.ring.len() && transmitted < self.limits.window_datagrams {
+            transmitted
+        } else {
+            return None;
+        };
+        let bytes = self.ring[index].buffer.len();
+        // With nothing in flight one datagram always may go, or nothing would ever open the window.
+        let allowed = self.in_flight == 0
+            || (self.in_flight < self.congestion.window()
+                && self.in_flight_bytes + bytes <= self.limits.window_bytes);
+        allowed.then_some(index)
+    }
+
+    /// Whether [`Sender::transmit`] would give a datagram.
+    pub fn wants_transmit(&self) -> bool {
+        self.choose().is_some()
+    }
+
+    /// Marks the next datagram as transmitted at `now`.
+    pub fn transmit(&mut self, now: Instant) -> Option<Transmission> {
+        let index = self.choose()?;
+        let slot = &mut self.ring[index];
+        let again = slot.state == State::Lost;
+        slot.state = State::InFlight;
+        slot.sent_at = now;
+        slot.order = self.order_next;
+        slot.transmissions = slot.transmissions.saturating_add(1);
+        self.order_next += 1;
+        let sequence = self.first + index as u64;
+        if again {
+            self.lost -= 1;
+        } else {
+            self.unsent = sequence + 1;
+        }
+        let before = (self.in_flight, self.in_flight_bytes);
+        self.in_flight += 1;
+        self.in_flight_bytes += slot.buffer.len();
+        if self.deadline.is_none() {
+            self.deadline = Some(now + self.round_trip.timeout());
+        }
+        let acknowledge_now = again || self.needs_acknowledgement_soon(before);
+        Some(Transmission { index, sequence, again, acknowledge_now })
+    }
+
+    /// Half of the window used up, or all of it: the acknowledgement is wanted before the receiver's
+    /// timer, or the sender would stand still. Everything less can wait for data to carry it.
+    fn needs_acknowledgement_soon(&self, before: (usize, usize)) -> bool {
+        let crosses = |before: usize, after: usize, limit: usize| {
+            (before < limit / 2 && after >= limit / 2) || after >= limit
+        };
+        let window = self.congestion.window();
+        crosses(before.0, self.in_flight, window)
+            || crosses(before.1, self.in_flight_bytes, self.limits.window_bytes)
+            || (self.unsent - self.first) as usize >= self.limits.window_datagrams
+    }
+
+    /// The datagram at `index`.
+    pub fn datagram(&self, index: usize) -> &[u8] {
+        &self.ring[index].buffer
+    }
+
+    /// The place of the header of the datagram at `index`.
+    pub fn header_mut(&mut self, index: usize) -> Option<&mut [u8; HEADER_BYTES]> {
+        self.ring[index].buffer.first_chunk_mut()
+    }
+
+    /// Whether acknowledgements name only what has been transmitted.
+    ///
+    /// # Errors
+    ///
+    /// [`Rejected::Acknowledgement`] when they do not.
+    pub fn check_acknowledgement(&self, acknowledged: u64, selective: u64) -> Result<(), Rejected> {
+        // The highest bit i stands for number acknowledged + 1 + i.
+        let end = acknowledged.saturating_add(match selective {
+            0 => 0,
+            bits => 65 - u64::from(bits.leading_zeros()),
+        });
+        if end > self.unsent {
+            return Err(Rejected::Acknowledgement { sent: self.unsent, got: end });
+        }
+        Ok(())
+    }
+
+    /// Takes in acknowledgements that [`Sender::check_acknowledgement`] has passed.
+    pub fn handle_acknowledgement(
+        &mut self,
+        acknowledged: u64,
+        selective: u64,
+        now: Instant,
+        pool: &mut BufferPool,
+    ) {
+        let mut settled = Settled::default();
+        while self.first < acknowledged {
+            let Some(mut slot) = self.ring.pop_front() else { break };
+            self.settle(&mut slot, &mut settled, pool);
+            self.first += 1;
+        }
+        let mut bits = selective;
+        while bits != 0 {
+            let sequence = acknowledged + 1 + u64::from(bits.trailing_zeros());
+            bits &= bits - 1;
+            let Some(index) = sequence.checked_sub(self.first) else { continue };
+            let index = index as usize;
+            if index >= self.ring.len() || self.ring[index].state == State::Arrived {
+                continue;
+            }
+            let mut slot = std::mem::replace(&mut self.ring[index], Slot::arrived());
+            self.settle(&mut slot, &mut settled, pool);
+        }
+        if settled.datagrams == 0 {
+            return;
+        }
+        self.round_trip.progress();
+        if let Some(sent_at) = settled.newest_sent_at {
+            self.round_trip.sample(now.saturating_since(sent_at));
+        }
+        if self.first >= self.recovery_end {
+            self.congestion.acknowledged(settled.datagrams);
+        }
+        if selective != 0 {
+            self.detect_loss();
+        }
+        // RFC 6298 §5.2 and §5.3.
+        self.deadline = (self.in_flight > 0).then(|| now + self.round_trip.timeout());
+    }
+
+    /// Accounts for a datagram that has arrived.
+    fn settle(&mut self, slot: &mut Slot, settled: &mut Settled, pool: &mut BufferPool) {
+        match slot.state {
+            State::InFlight => {
+                self.in_flight -= 1;
+                self.in_flight_bytes -= slot.buffer.len();
+            }
+            State::Lost => self.lost -= 1,
+            State::Unsent | State::Arrived => return,
+        }
+        settled.datagrams += 1;
+        self.backlog_bytes -= slot.buffer.len() - HEADER_BYTES;
+        // Of a datagram sent twice nobody knows which copy arrived (Karn): no sample, and no
+        // conclusion about the order of arrival.
+        if slot.transmissions == 1 {
+            if slot.order >= settled.newest_order {
+                settled.newest_order = slot.order;
+                settled.newest_sent_at = Some(slot.sent_at);
+            }
+            self.order_arrived = self.order_arrived.max(slot.order);
+        }
+        pool.give(std::mem::take(&mut slot.buffer));
+    }
+
+    fn detect_loss(&mut self) {
+        let transmitted = (self.unsent - self.first) as usize;
+        let mut found = 0;
+        for slot in self.ring.iter_mut().take(transmitted) {
+            if slot.state == State::InFlight && slot.order + REORDERING_DATAGRAMS <= self.order_arrived {
+                slot.state = State::Lost;
+                self.in_flight -= 1;
+                self.in_flight_bytes -= slot.buffer.len();
+                found += 1;
+            }
+        }
+        self.lost += found;
+        if found > 0 && self.first >= self.recovery_end {
+            self.congestion.lost();
+            self.recovery_end = self.unsent;
+        }
+    }
+
+    /// RFC 6298 §5.4 to §5.6: takes everything in flight for lost when the timer has expired.
+    pub fn handle_timeout(&mut self, now: Instant) {
+        if self.deadline.is_none_or(|deadline| deadline > now) {
+            return;
+        }
+        // The next transmission starts the timer again, backed off.
+        self.deadline = None;
+        let transmitted = (self.unsent - self.first) as usize;
+        for slot in self.ring.iter_mut().take(transmitted) {
+            if slot.state == State::InFlight {
+                slot.state = State::Lost;
+                self.lost += 1;
+            }
+        }
+        self.in_flight = 0;
+        self.in_flight_bytes = 0;
+        self.congestion.timed_out(!self.round_trip.is_backed_off());
+        self.round_trip.back_off();
+        // Growth is wanted at once when acknowledgements come again.
+        self.recovery_end = self.first;
+    }
+}
+
+impl Slot {
+    fn arrived() -> Slot {
+        Slot {
+            buffer: Vec::new(),
+            state: State::Arrived,
+            sent_at: Instant::ORIGIN,
+            order: 0,
+            transmissions: 0,
+        }
+    }
+}
+
+/// What one acknowledgement has settled.
+#[derive(Default)]
+struct Settled {
+    datagrams: usize,
+    newest_order: u64,
+    newest_sent_at: Option<Instant>,
+}

@@ -1,0 +1,145 @@
+//! What every fabric offers to the storeys above it.
+
+use std::io;
+use std::os::fd::BorrowedFd;
+use std::time::Duration;
+
+use hiroba_base::NodeId;
+use thiserror::Error;
+
+use crate::link::LinkStatistics;
+
+/// What a fabric can do. Callers decide by these, never by a fabric's name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Capabilities {
+    /// A node may read another node's memory without that node's help.
+    pub one_sided: bool,
+    /// A node may add to, or compare and exchange, another node's words without that node's help.
+    pub remote_atomics: bool,
+    /// Messages of one peer arrive in the order they were sent.
+    pub ordered: bool,
+    /// Messages arrive exactly once.
+    pub reliable: bool,
+    /// The longest message that travels as one unit, in bytes; longer ones are split.
+    pub max_inline_bytes: usize,
+}
+
+/// A fabric could not be set up.
+#[derive(Debug, Error)]
+pub enum FabricError {
+    /// The node is none of the job's.
+    #[error("expected a node of 0..{nodes} with at most {nodes_max} nodes, got node {local}")]
+    NotANode {
+        /// Who we were said to be.
+        local: NodeId,
+        /// How many addresses came.
+        nodes: usize,
+        /// How many there may be.
+        nodes_max: u16,
+    },
+    /// A system call failed.
+    #[error("cannot {action}: {source}")]
+    System {
+        /// What was tried.
+        action: &'static str,
+        /// The system's answer.
+        source: io::Error,
+    },
+}
+
+/// Reliable, ordered messages between the nodes of a job.
+///
+/// # Threads
+///
+/// Any number of threads may call any method at once. Receiving is a *role* that one thread has at a
+/// time, from looking at the socket to the end of the last `deliver`, because messages of one peer must
+/// be handed out in order; a thread that sleeps in a poll does not have it. A thread that polls while
+/// another has the role waits for the role, for [`wake`](Fabric::wake) or for its timeout. `deliver` runs
+/// without any lock that `send` takes, so it may send and wake; a poll from inside `deliver` returns at
+/// once without doing anything.
+///
+/// When several threads wait for answers, whichever polls gets them all. It tells the others by its own
+/// means and [`wake`](Fabric::wake); a thread that may be told so reads [`wakes`](Fabric::wakes), checks
+/// its condition, and calls [`poll_since`](Fabric::poll_since), so that no wake falls between.
+///
+/// `send` may be called with signals blocked, from a signal handler too, provided that every thread that
+/// calls into the fabric has those signals blocked while it does: no lock is ever held across a
+/// system call that blocks.
+///
+/// # Panics
+///
+/// A node does not send to itself, nor to a node outside the job, nor more than
+/// [`MESSAGE_BYTES_MAX`](crate::MESSAGE_BYTES_MAX) bytes: these are mistakes of the caller and panic.
+pub trait Fabric: Send + Sync {
+    /// What this fabric can do.
+    fn capabilities(&self) -> Capabilities;
+
+    /// Who we are.
+    fn local(&self) -> NodeId;
+
+    /// How many nodes the job has.
+    fn nodes(&self) -> u16;
+
+    /// Sends the concatenation of `parts` as one message.
+    ///
+    /// Never waits for the peer: the message leaves at once when the window allows, otherwise it is
+    /// queued. The queue is bounded by what callers put in; a producer of unbounded data holds back
+    /// while [`backlog_bytes`](Fabric::backlog_bytes) is high.
+    fn send(&self, to: NodeId, parts: &[&[u8]]);
+
+    /// Delivers what has come; when nothing has, waits for a datagram, a [`wake`](Fabric::wake), a signal
+    /// or the timeout (`None`: for ever), whichever is first. Drives the link's timers meanwhile.
+    ///
+    /// May return without a delivery before the timeout: callers check their condition and poll again.
+    ///
+    /// # Errors
+    ///
+    /// Only what no retransmission mends, such as a closed descriptor.
+    fn poll(&self, timeout: Option<Duration>, deliver: &mut dyn FnMut(NodeId, &[u8])) -> io::Result<()>;
+
+    /// How many wakes there have been; for [`poll_since`](Fabric::poll_since).
+    fn wakes(&self) -> u64;
+
+    /// Like [`poll`](Fabric::poll), but does not wait when there have been other than `wakes_seen` wakes.
+    ///
+    /// # Errors
+    ///
+    /// As [`poll`](Fabric::poll).
+    fn poll_since(
+        &self,
+        wakes_seen: u64,
+        timeout: Option<Duration>,
+        deliver: &mut dyn FnMut(NodeId, &[u8]),
+    ) -> io::Result<()>;
+
+    /// Like [`poll`](Fabric::poll) but never waits, not even for the role. For spinning, and for a thread
+    /// that waits on [`descriptor`](Fabric::descriptor).
+    ///
+    /// # Errors
+    ///
+    /// As [`poll`](Fabric::poll).
+    fn poll_now(&self, deliver: &mut dyn FnMut(NodeId, &[u8])) -> io::Result<()>;
+
+    /// Becomes readable when [`poll_now`](Fabric::poll_now) has something to do: a datagram, a timer, a wake.
+    fn descriptor(&self) -> BorrowedFd<'_>;
+
+    /// How long until a timer of the link is due. The descriptor covers this already; it is for callers
+    /// that wait without descriptors.
+    fn next_timeout(&self) -> Option<Duration>;
+
+    /// Ends the polls that wait now, or the next one when none does. Not for signal handlers.
+    fn wake(&self);
+
+    /// Bytes queued for `to` that it has not acknowledged, framing included.
+    fn backlog_bytes(&self, to: NodeId) -> usize;
+
+    /// Waits until everything sent has been acknowledged, at most `deadline`; answers peers meanwhile and
+    /// keeps the messages that come for the next poll. True when all is acknowledged.
+    ///
+    /// The last acknowledgement of a pair can itself be lost: a node that has drained goes on polling
+    /// until it knows that its peers have drained too, or they wait out their deadlines.
+    fn drain(&self, deadline: Duration) -> bool;
+
+    /// What the link has counted.
+    fn statistics(&self) -> LinkStatistics;
+}

@@ -1,0 +1,534 @@
+//! The fabric over UDP sockets.
+//!
+//! One socket per node, one [`LinkSet`] under one mutex, and one thread at a time in the receiving role.
+//! `send` transmits in the caller's thread, so a request is on the wire before the call returns; timers are a
+//! timerfd among the descriptors a poll waits for, so that a thread that sends never has to wake the one
+//! that waits. A thread that waits does not have the role: one that spins with `poll_now` gets its answer
+//! itself while a service thread sleeps in `poll`.
+
+mod batch;
+mod role;
+mod wake;
+
+use std::collections::VecDeque;
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant as Clock};
+
+use hiroba_base::{Instant, MAX_NODES, NodeId};
+use hiroba_wire::control::InjectedFaults;
+use rustix::event::{PollFd, PollFlags, Timespec, epoll, poll};
+use rustix::net::{SendFlags, sendto, sockopt};
+use rustix::time::{
+    Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, timerfd_create, timerfd_settime,
+};
+
+use self::batch::Batch;
+use self::role::Role;
+use self::wake::WakeEvent;
+use crate::inject::FaultInjector;
+use crate::link::{LinkConfig, LinkSet, LinkStatistics, claimed_source};
+use crate::traits::{Capabilities, Fabric, FabricError};
+
+/// What we ask of the system for each socket, in bytes: every peer's full window for a dozen peers.
+const SOCKET_BUFFER_BYTES: usize = 16 << 20;
+
+/// A receive buffer of at least this many bytes (as the system counts them, with its overhead) takes long datagrams.
+const LONG_DATAGRAMS_FROM_BYTES: usize = 2 << 20;
+
+/// The longest datagram to a node on the same machine, in bytes, with an ample receive buffer. A page
+/// always fits in one; longer ones gain nothing more a byte.
+const DATAGRAM_BYTES_LOCAL: usize = 32 << 10;
+
+/// The same with the buffer an ordinary user gets.
+const DATAGRAM_BYTES_LOCAL_SHORT: usize = 16 << 10;
+
+/// The longest datagram across a network, in bytes: fits Ethernet's 1,500 with tunnels to spare.
+const DATAGRAM_BYTES_REMOTE: usize = 1400;
+
+/// Peers that are expected to fill this node's receive buffer at once; when more do, loss shrinks their
+/// windows.
+const SENDERS_AT_ONCE: usize = 4;
+
+/// How long to wait when the system takes no more datagrams.
+const STALL: Duration = Duration::from_micros(500);
+
+/// How often a thread that drains looks whether another, receiving, has done its work.
+const DRAIN_LOOK: Duration = Duration::from_millis(1);
+
+/// Reliable messages over UDP; see [`Fabric`] for what threads may do.
+pub struct UdpFabric {
+    nodes: u16,
+    local: NodeId,
+    addresses: Vec<SocketAddr>,
+    inline_bytes_max: usize,
+    origin: Clock,
+    socket: OwnedFd,
+    wake: WakeEvent,
+    /// The wakes that polls without a count of their own have seen.
+    wakes_noticed: AtomicU64,
+    /// Readable when a timer of the link is due.
+    timer: OwnedFd,
+    /// Readable when one of the three is: what callers wait on.
+    descriptor: OwnedFd,
+    outbound: Mutex<Outbound>,
+    role: Role<Inbound>,
+}
+
+/// What sending needs; the only lock that `send` takes.
+struct Outbound {
+    links: LinkSet,
+    injector: Option<FaultInjector>,
+    /// When the timerfd fires.
+    armed: Option<Instant>,
+    /// A datagram the system would not take yet, and to whom.
+    stalled: Option<(NodeId, Vec<u8>)>,
+    /// A failure to send that no retransmission mends, until a poll reports it.
+    failure: Option<io::Error>,
+}
+
+/// What receiving needs; belongs to the thread in the receiving role.
+struct Inbound {
+    batch: Batch,
+    /// Messages to be delivered.
+    messages: VecDeque<(NodeId, Vec<u8>)>,
+    /// Delivered ones, whose buffers go back to the link at the next turn.
+    spent: Vec<Vec<u8>>,
+}
+
+/// What one turn of receiving met.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Turn {
+    Nothing,
+    Something,
+}
+
+fn system(action: &'static str) -> impl Fn(rustix::io::Errno) -> FabricError {
+    move |errno| FabricError::System { action, source: errno.into() }
+}
+
+impl UdpFabric {
+    /// A fabric for node `local` on `socket`, which is bound to `addresses[local]`.
+    ///
+    /// Enlarges the socket's buffers as far as the system lets it, and sizes the links' windows by the
+    /// outcome; peers are taken to have got as much.
+    ///
+    /// # Errors
+    ///
+    /// When `local` or the number of addresses is out of bounds, or the system gives no descriptors.
+    pub fn new(
+        socket: OwnedFd,
+        local: NodeId,
+        addresses: Vec<SocketAddr>,
+        job: u64,
+        inject: Option<InjectedFaults>,
+    ) -> Result<UdpFabric, FabricError> {
+        let nodes = u16::try_from(addresses.len()).unwrap_or(u16::MAX);
+        if local.0 >= nodes || nodes > MAX_NODES {
+            return Err(FabricError::NotANode { local, nodes: addresses.len(), nodes_max: MAX_NODES });
+        }
+        let received_bytes = enlarge_buffers(&socket)?;
+        let links = links(local, &addresses, job, received_bytes);
+        let batch = Batch::new(DATAGRAM_BYTES_LOCAL);
+        let wake = WakeEvent::new().map_err(system("make an eventfd"))?;
+        let (timer, descriptor) = descriptors(&socket, &wake)?;
+        Ok(UdpFabric {
+            nodes,
+            local,
+            inline_bytes_max: NodeId::all(nodes).map(|node| links.inline_bytes_max(node)).min().unwrap_or(0),
+            addresses: addresses.into_iter().map(canonical).collect(),
+            origin: Clock::now(),
+            socket,
+            wake,
+            wakes_noticed: AtomicU64::new(0),
+            timer,
+            descriptor,
+            outbound: Mutex::new(Outbound {
+                links,
+                injector: inject.map(|faults| FaultInjector::new(faults, u64::from(local.0))),
+                armed: None,
+                stalled: None,
+                failure: None,
+            }),
+            role: Role::new(Inbound { batch, messages: VecDeque::new(), spent: Vec::new() }),
+        })
+    }
+
+    fn now(&self) -> Instant {
+        Instant::ORIGIN + self.origin.elapsed()
+    }
+
+    /// The lock is held for one pass over the link and for system calls that do not block. A thread that
+    /// panicked left the link whole: it has no step that a panic could cut in two.
+    fn outbound(&self) -> MutexGuard<'_, Outbound> {
+        self.outbound.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Puts on the wire whatever the windows allow, and sees that the timer fires in time.
+    fn transmit(&self, outbound: &mut Outbound, now: Instant) {
+        let Outbound { links, injector, stalled, failure, .. } = outbound;
+        let mut put = |to: NodeId, datagram: &[u8]| match self.put(to, datagram) {
+            Ok(taken) => taken,
+            Err(error) => {
+                *failure = Some(error);
+                true
+            }
+        };
+        if let Some((to, datagram)) = stalled
+            && put(*to, datagram)
+        {
+            *stalled = None;
+        }
+        while stalled.is_none() {
+            let Some((to, datagram)) = links.transmit(now) else { break };
+            match injector {
+                // What the system refuses here is one more fault injected.
+                Some(injector) => injector.pass(to, datagram, &mut |to, datagram| {
+                    put(to, datagram);
+                }),
+                None if put(to, datagram) => {}
+                None => *stalled = Some((to, datagram.to_vec())),
+            }
+        }
+        self.arm(outbound, now);
+    }
+
+    /// Gives one datagram to the system; false when it wants to be asked again later.
+    fn put(&self, to: NodeId, datagram: &[u8]) -> io::Result<bool> {
+        use rustix::io::Errno;
+        let address = &self.addresses[to.index()];
+        let mut attempts = 0;
+        loop {
+            let sent = sendto(&self.socket, datagram, SendFlags::DONTWAIT | SendFlags::NOSIGNAL, address);
+            match sent {
+                Ok(_) => return Ok(true),
+                Err(Errno::AGAIN | Errno::NOBUFS | Errno::NOMEM) => return Ok(false),
+                // The answer to an earlier datagram: this one has not left.
+                Err(Errno::CONNREFUSED | Errno::INTR) if attempts < 3 => attempts += 1,
+                // Routes come and go, and firewalls too; the link retransmits.
+                Err(
+                    Errno::CONNREFUSED
+                    | Errno::INTR
+                    | Errno::HOSTUNREACH
+                    | Errno::NETUNREACH
+                    | Errno::HOSTDOWN
+                    | Errno::NETDOWN
+                    | Errno::PERM,
+                ) => return Ok(true),
+                Err(errno) => return Err(errno.into()),
+            }
+        }
+    }
+
+    /// Sees that the timerfd fires when the next timer is due. One that fires too early is left alone:
+    /// every answer moves the deadlines back, and that must cost no system call.
+    fn arm(&self, outbound: &mut Outbound, now: Instant) {
+        let retry = outbound.stalled.is_some().then(|| now + STALL);
+        let due = match (outbound.links.poll_timeout(), retry) {
+            (Some(one), Some(other)) => Some(one.min(other)),
+            (one, other) => one.or(other),
+        };
+        let fired = outbound.armed.is_some_and(|armed| armed <= now);
+        let wanted = match due {
+            Some(due) => fired || outbound.armed.is_none_or(|armed| due < armed),
+            // Setting it anew also ends its being readable.
+            None => fired,
+        };
+        if !wanted {
+            return;
+        }
+        // Zero would disarm it.
+        let wait = due.map(|due| due.saturating_since(now).max(Duration::from_nanos(1)));
+        let setting = Itimerspec {
+            it_interval: Timespec { tv_sec: 0, tv_nsec: 0 },
+            it_value: timespec(wait.unwrap_or(Duration::ZERO)),
+        };
+        outbound.armed = due;
+        if let Err(errno) = timerfd_settime(&self.timer, TimerfdTimerFlags::empty(), &setting) {
+            outbound.failure = Some(errno.into());
+        }
+    }
+
+    /// Takes in what has come, without waiting: one batch, the timers, and what follows from both.
+    fn take_in(&self, inbound: &mut Inbound) -> io::Result<Turn> {
+        let count = inbound.batch.receive(self.socket.as_fd())?;
+        let now = self.now();
+        let outbound = &mut *self.outbound();
+        let links = &mut outbound.links;
+        for message in inbound.spent.drain(..) {
+            links.recycle(message);
+        }
+        for index in 0..count {
+            match inbound.batch.datagram(index) {
+                Some((from, datagram)) if self.is_from_its_source(from, datagram) => {
+                    // A rejection is counted, and of interest to nobody else.
+                    let _ = links.handle_datagram(datagram, now);
+                }
+                _ => links.count_rejected(),
+            }
+        }
+        while let Some(message) = links.poll_message() {
+            inbound.messages.push_back(message);
+        }
+        let due = links.poll_timeout().is_some_and(|timeout| timeout <= now);
+        if due {
+            links.handle_timeout(now);
+        }
+        let fired = outbound.armed.is_some_and(|armed| armed <= now);
+        if count > 0 || due || fired || outbound.stalled.is_some() {
+            self.transmit(outbound, now);
+        }
+        match outbound.failure.take() {
+            Some(failure) => Err(failure),
+            None if count > 0 => Ok(Turn::Something),
+            None => Ok(Turn::Nothing),
+        }
+    }
+
+    /// A peer is believed to be who it says only from that peer's address.
+    fn is_from_its_source(&self, from: SocketAddr, datagram: &[u8]) -> bool {
+        let claimed = claimed_source(datagram).and_then(|source| self.addresses.get(source.index()));
+        claimed.is_some_and(|address| same_endpoint(*address, canonical(from)))
+    }
+
+    /// One turn in the receiving role: takes in, then delivers outside the lock.
+    fn turn(&self, inbound: &mut Inbound, deliver: &mut dyn FnMut(NodeId, &[u8])) -> io::Result<Turn> {
+        let mut turn = self.take_in(inbound)?;
+        while let Some((from, message)) = inbound.messages.pop_front() {
+            turn = Turn::Something;
+            deliver(from, &message);
+            inbound.spent.push(message);
+        }
+        Ok(turn)
+    }
+
+    /// Sleeps until a datagram or a timer; false when a wake after `wakes_seen`, a signal or the deadline
+    /// ended it.
+    fn sleep(&self, wakes_seen: u64, deadline: Option<Clock>) -> io::Result<bool> {
+        let timeout = deadline.map(|deadline| deadline.saturating_duration_since(Clock::now()));
+        if timeout == Some(Duration::ZERO) {
+            return Ok(false);
+        }
+        let Some(_sleeper) = self.wake.sleep(wakes_seen) else { return Ok(false) };
+        let mut descriptors = [
+            PollFd::new(&self.socket, PollFlags::IN),
+            PollFd::new(&self.timer, PollFlags::IN),
+            PollFd::new(&self.wake, PollFlags::IN),
+        ];
+        match poll(&mut descriptors, timeout.map(timespec).as_ref()) {
+            Ok(0) | Err(rustix::io::Errno::INTR) => Ok(false),
+            Ok(_) => Ok(descriptors[2].revents().is_empty()),
+            Err(errno) => Err(errno.into()),
+        }
+    }
+
+    fn poll_until(
+        &self,
+        wakes_seen: u64,
+        deadline: Option<Clock>,
+        deliver: &mut dyn FnMut(NodeId, &[u8]),
+    ) -> io::Result<()> {
+        loop {
+            let role = self.role.wait(deadline, || self.wake.count() != wakes_seen);
+            let Some(mut role) = role else { return Ok(()) };
+            if self.turn(role.inner(), deliver)? == Turn::Something {
+                return Ok(());
+            }
+            drop(role);
+            if !self.sleep(wakes_seen, deadline)? {
+                return Ok(());
+            }
+        }
+    }
+
+    fn is_drained(&self) -> bool {
+        self.outbound().links.is_idle()
+    }
+
+    fn drain_until(&self, deadline: Clock) -> io::Result<bool> {
+        while !self.is_drained() {
+            let now = Clock::now();
+            if now >= deadline {
+                return Ok(false);
+            }
+            // Another thread that receives handles the acknowledgements as well as we would.
+            let look = deadline.min(now + DRAIN_LOOK);
+            let Some(mut role) = self.role.wait(Some(look), || false) else { continue };
+            let turn = self.take_in(role.inner())?;
+            drop(role);
+            if turn == Turn::Nothing && !self.is_drained() {
+                self.sleep(self.wake.count(), Some(look))?;
+            }
+        }
+        Ok(true)
+    }
+}
+
+impl Fabric for UdpFabric {
+    fn capabilities(&self) -> Capabilities {
+        Capabilities {
+            one_sided: false,
+            remote_atomics: false,
+            ordered: true,
+            reliable: true,
+            max_inline_bytes: self.inline_bytes_max,
+        }
+    }
+
+    fn local(&self) -> NodeId {
+        self.local
+    }
+
+    fn nodes(&self) -> u16 {
+        self.nodes
+    }
+
+    fn send(&self, to: NodeId, parts: &[&[u8]]) {
+        assert!(
+            to != self.local && to.0 < self.nodes,
+            "expected a peer of node {} among {} nodes to send to, got node {to}",
+            self.local,
+            self.nodes
+        );
+        let now = self.now();
+        let mut outbound = self.outbound();
+        outbound.links.send(to, parts);
+        self.transmit(&mut outbound, now);
+    }
+
+    fn poll(&self, timeout: Option<Duration>, deliver: &mut dyn FnMut(NodeId, &[u8])) -> io::Result<()> {
+        let seen = self.wakes_noticed.load(Ordering::SeqCst);
+        let result = self.poll_since(seen, timeout, deliver);
+        self.wakes_noticed.fetch_max(self.wake.count(), Ordering::SeqCst);
+        result
+    }
+
+    fn wakes(&self) -> u64 {
+        self.wake.count()
+    }
+
+    fn poll_since(
+        &self,
+        wakes_seen: u64,
+        timeout: Option<Duration>,
+        deliver: &mut dyn FnMut(NodeId, &[u8]),
+    ) -> io::Result<()> {
+        // A timeout past the end of the clock is none.
+        let deadline = timeout.and_then(|timeout| Clock::now().checked_add(timeout));
+        self.poll_until(wakes_seen, deadline, deliver)
+    }
+
+    fn poll_now(&self, deliver: &mut dyn FnMut(NodeId, &[u8])) -> io::Result<()> {
+        let Some(mut role) = self.role.try_take() else { return Ok(()) };
+        self.wakes_noticed.fetch_max(self.wake.count(), Ordering::SeqCst);
+        self.wake.clear();
+        self.turn(role.inner(), deliver).map(|_| ())
+    }
+
+    fn descriptor(&self) -> BorrowedFd<'_> {
+        self.descriptor.as_fd()
+    }
+
+    fn next_timeout(&self) -> Option<Duration> {
+        let due = self.outbound().links.poll_timeout()?;
+        Some(due.saturating_since(self.now()))
+    }
+
+    fn wake(&self) {
+        self.wake.wake();
+        self.role.wake();
+    }
+
+    fn backlog_bytes(&self, to: NodeId) -> usize {
+        self.outbound().links.backlog_bytes(to)
+    }
+
+    fn drain(&self, deadline: Duration) -> bool {
+        let drained = Clock::now()
+            .checked_add(deadline)
+            .is_some_and(|deadline| self.drain_until(deadline).unwrap_or(false));
+        let mut outbound = self.outbound();
+        outbound.links.hasten_acknowledgements();
+        self.transmit(&mut outbound, self.now());
+        drained
+    }
+
+    fn statistics(&self) -> LinkStatistics {
+        self.outbound().links.statistics()
+    }
+}
+
+fn timespec(duration: Duration) -> Timespec {
+    Timespec {
+        tv_sec: i64::try_from(duration.as_secs()).unwrap_or(i64::MAX),
+        tv_nsec: duration.subsec_nanos().into(),
+    }
+}
+
+/// An IPv4 address may come dressed as an IPv6 one.
+fn canonical(address: SocketAddr) -> SocketAddr {
+    match address.ip() {
+        IpAddr::V6(ip) if ip.to_ipv4_mapped().is_some() => {
+            SocketAddr::new(address.ip().to_canonical(), address.port())
+        }
+        _ => address,
+    }
+}
+
+/// Flow labels and scopes do not tell peers apart.
+fn same_endpoint(one: SocketAddr, other: SocketAddr) -> bool {
+    one.ip() == other.ip() && one.port() == other.port()
+}
+
+/// Enlarges both buffers past the user's limit where allowed, else up to it; the size of the receive buffer.
+fn enlarge_buffers(socket: &OwnedFd) -> Result<usize, FabricError> {
+    // Refusals leave the sizes as they are, which is what is asked for next.
+    if sockopt::set_socket_recv_buffer_size_force(socket, SOCKET_BUFFER_BYTES).is_err() {
+        let _ = sockopt::set_socket_recv_buffer_size(socket, SOCKET_BUFFER_BYTES);
+    }
+    if sockopt::set_socket_send_buffer_size_force(socket, SOCKET_BUFFER_BYTES).is_err() {
+        let _ = sockopt::set_socket_send_buffer_size(socket, SOCKET_BUFFER_BYTES);
+    }
+    sockopt::socket_recv_buffer_size(socket).map_err(system("read the size of a socket's receive buffer"))
+}
+
+/// Links whose windows fit a receive buffer of `buffer_bytes` shared by the peers that send at once.
+fn links(local: NodeId, addresses: &[SocketAddr], job: u64, buffer_bytes: usize) -> LinkSet {
+    let here = addresses[local.index()].ip().to_canonical();
+    let peers = addresses.len().saturating_sub(1);
+    let local_bytes = if buffer_bytes >= LONG_DATAGRAMS_FROM_BYTES {
+        DATAGRAM_BYTES_LOCAL
+    } else {
+        DATAGRAM_BYTES_LOCAL_SHORT
+    };
+    let config = LinkConfig {
+        datagram_bytes_max: local_bytes,
+        // A quarter stays free for what the system counts besides the bytes.
+        window_bytes: buffer_bytes / 4 * 3 / peers.clamp(1, SENDERS_AT_ONCE),
+        ..LinkConfig::default()
+    };
+    let mut links = LinkSet::new(local, addresses.len() as u16, job, config);
+    for (node, address) in NodeId::all(links.nodes()).zip(addresses) {
+        let ip = address.ip().to_canonical();
+        if !ip.is_loopback() && ip != here {
+            links.limit_datagram_bytes(node, DATAGRAM_BYTES_REMOTE);
+        }
+    }
+    links
+}
+
+/// The timer, and the descriptor that covers socket, wake event and timer.
+fn descriptors(socket: &OwnedFd, wake: &WakeEvent) -> Result<(OwnedFd, OwnedFd), FabricError> {
+    let timer = timerfd_create(TimerfdClockId::Monotonic, TimerfdFlags::CLOEXEC | TimerfdFlags::NONBLOCK)
+        .map_err(system("make a timerfd"))?;
+    let descriptor =
+        epoll::create(epoll::CreateFlags::CLOEXEC).map_err(system("make an epoll descriptor"))?;
+    for source in [socket.as_fd(), wake.as_fd(), timer.as_fd()] {
+        epoll::add(&descriptor, source, epoll::EventData::new_u64(0), epoll::EventFlags::IN)
+            .map_err(system("add to an epoll descriptor"))?;
+    }
+    Ok((timer, descriptor))
+}

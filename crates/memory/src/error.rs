@@ -1,0 +1,194 @@
+//! What can go wrong with the region, each with what was expected, what came and what to do.
+
+use hiroba_base::PageRange;
+use rustix::io::Errno;
+
+use crate::{FaultSourceKind, REGION_BYTES_MAX};
+
+/// A failure to reserve, allocate, fill or protect shared memory.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum MemoryError {
+    /// The coherence unit is smaller than the unit in which the processor maps memory.
+    #[error(
+        "expected a page size of at least {system_bytes} bytes, this kernel's own, got {page_bytes} bytes; \
+         ask for --page-size {system_bytes}"
+    )]
+    PageSizeBelowSystem {
+        /// What was asked for.
+        page_bytes: usize,
+        /// The kernel's page size.
+        system_bytes: usize,
+    },
+    /// The region is empty, too large, not in whole pages, or passes the end of the address space.
+    #[error(
+        "expected a region of 1 page to {REGION_BYTES_MAX} bytes that starts and ends on multiples of the page \
+         size ({page_bytes} bytes), got {region_bytes} bytes at {region_start:#x}; correct the region's start and size"
+    )]
+    BadRegion {
+        /// Where it was to begin.
+        region_start: usize,
+        /// How long it was to be.
+        region_bytes: u64,
+        /// The coherence unit.
+        page_bytes: usize,
+    },
+    /// `RLIMIT_AS` leaves no room for two views of the region.
+    #[error(
+        "expected room for {needed_bytes} bytes of address space (two views of the shared region), got a limit of \
+         {limit_bytes}; raise it with `ulimit -v unlimited`"
+    )]
+    AddressSpaceLimit {
+        /// What the process would use in all.
+        needed_bytes: u64,
+        /// `RLIMIT_AS`.
+        limit_bytes: u64,
+    },
+    /// `RLIMIT_FSIZE` is below the size of the region's (sparse) memfd.
+    #[error(
+        "expected a file size limit of at least {needed_bytes} bytes (the shared region is a sparse file in memory), \
+         got {limit_bytes}; raise it with `ulimit -f unlimited`"
+    )]
+    FileSizeLimit {
+        /// The region's size.
+        needed_bytes: u64,
+        /// `RLIMIT_FSIZE`.
+        limit_bytes: u64,
+    },
+    /// No file descriptor was left.
+    #[error(
+        "expected a free file descriptor for {purpose}, got none ({errno}); close files or raise `ulimit -n`"
+    )]
+    NoDescriptor {
+        /// What it was for.
+        purpose: &'static str,
+        /// `EMFILE` (the process) or `ENFILE` (the system).
+        errno: Errno,
+    },
+    /// Something else lives at the region's addresses.
+    #[error(
+        "expected addresses {region_start:#x} to {region_end:#x} to be free for the shared region, got a mapping \
+         that the program made there before; let it map elsewhere or join the job first (see /proc/self/maps)"
+    )]
+    AddressTaken {
+        /// Where the region was to begin.
+        region_start: usize,
+        /// Where it was to end.
+        region_end: usize,
+    },
+    /// The region, or its second view, does not fit the address space of this kernel.
+    #[error(
+        "expected an address space that reaches {region_end:#x} with room for a second view of {region_bytes} bytes, \
+         got one of about {address_bits} bits; use a kernel built for wider virtual addresses (47 bits or more)"
+    )]
+    AddressSpaceNarrow {
+        /// Where the region was to end.
+        region_end: usize,
+        /// How long it was to be.
+        region_bytes: u64,
+        /// How many bits of a virtual address this process seems to have.
+        address_bits: u32,
+    },
+    /// Pages beyond the region's end.
+    #[error("expected pages below {pages} (the region's size), got {} page(s) from {}", range.count, range.first)]
+    OutsideRegion {
+        /// What was asked for.
+        range: PageRange,
+        /// The pages that the region has.
+        pages: u64,
+    },
+    /// Pages that were never allocated.
+    #[error("expected allocated pages, got {} page(s) from {}; call allocate first", range.count, range.first)]
+    NotAllocated {
+        /// What was asked for.
+        range: PageRange,
+    },
+    /// The machine, or the control group, has no memory left for frames.
+    #[error(
+        "expected memory for {} frame(s) from {}, got {errno}; run on more nodes, or raise the memory limit of the \
+         control group or container", range.count, range.first
+    )]
+    OutOfFrames {
+        /// What was to get frames.
+        range: PageRange,
+        /// What the kernel said.
+        errno: Errno,
+    },
+    /// This kernel has no userfaultfd.
+    #[error(
+        "expected a kernel with userfaultfd, got none; use --fault-source sigsegv or a kernel built with it"
+    )]
+    NoUserfaultfd,
+    /// This user may not have a userfaultfd of the kind that was asked for.
+    #[error(
+        "expected leave to open a userfaultfd that {purpose}, got {errno}; let the user open /dev/userfaultfd, set \
+         sysctl vm.unprivileged_userfaultfd=1 or, in a container, allow the system call"
+    )]
+    UserfaultfdRefused {
+        /// What it was to do.
+        purpose: &'static str,
+        /// What the kernel said.
+        errno: Errno,
+    },
+    /// This kernel's userfaultfd cannot do all that is needed.
+    #[error(
+        "expected a userfaultfd that offers {missing}, got one without; use Linux 6.4 or newer, or \
+         --fault-source sigsegv"
+    )]
+    UserfaultfdTooOld {
+        /// The features that are missing.
+        missing: String,
+    },
+    /// A region has one fault source, and a process one of each signal.
+    #[error(
+        "expected no fault source in use for this region or signal when opening the {kind} source, got one; drop it first"
+    )]
+    AlreadyOpen {
+        /// The kind that was to be opened.
+        kind: FaultSourceKind,
+    },
+    /// A handler of the program lies over ours, so that ours can neither be removed nor installed again.
+    #[error(
+        "expected the fault source's handler of {signal} on top, got one of the program's over it from an earlier \
+         use; restore the earlier handler before opening a fault source again"
+    )]
+    HandlerBuried {
+        /// The signal's name.
+        signal: &'static str,
+    },
+    /// The kernel's limit on mappings is used up, and not by the region.
+    #[error(
+        "expected room for one more memory mapping, got none although the shared region was merged into one; raise \
+         sysctl vm.max_map_count"
+    )]
+    TooManyMappings,
+    /// The thread is on an alternate signal stack already, or is ending.
+    #[error(
+        "expected a running thread that is not in a signal handler, got one that {state}; call it at thread start"
+    )]
+    NoAlternateStack {
+        /// In which state the thread is.
+        state: &'static str,
+    },
+    /// A system call that is not expected to fail.
+    #[error("expected {operation} to succeed, got {errno}; this is a fault of the machine or of Hiroba")]
+    System {
+        /// What was tried.
+        operation: &'static str,
+        /// What the kernel said.
+        errno: Errno,
+    },
+}
+
+impl MemoryError {
+    pub(crate) fn system(operation: &'static str) -> impl FnOnce(Errno) -> MemoryError {
+        move |errno| MemoryError::System { operation, errno }
+    }
+
+    /// A descriptor that could not be had: out of descriptors, or else.
+    pub(crate) fn descriptor(purpose: &'static str, errno: Errno) -> MemoryError {
+        match errno {
+            Errno::MFILE | Errno::NFILE => MemoryError::NoDescriptor { purpose, errno },
+            _ => MemoryError::System { operation: purpose, errno },
+        }
+    }
+}

@@ -1,0 +1,90 @@
+//! Faults as messages on a userfaultfd, served by another thread than the one that faulted.
+//!
+//! Transparent to system calls: the kernel itself waits for pages that it copies from or to.
+
+use core::mem::MaybeUninit;
+use std::{
+    os::fd::{AsFd, BorrowedFd},
+    sync::Arc,
+};
+
+use hiroba_base::{Access, PageRange};
+use rustix::io::Errno;
+
+use super::{
+    FAULTS_PER_READ_MAX, Fault, FaultEvents, FaultKind, FaultSource, FaultSourceKind,
+    userfaultfd::{Delivery, Supervised},
+};
+use crate::{MemoryError, SharedMemory};
+
+// `struct uffd_msg` of userfaultfd(2), of which only page faults are asked for.
+const MESSAGE_BYTES: usize = 32;
+const UFFD_EVENT_PAGEFAULT: u8 = 0x12;
+const UFFD_PAGEFAULT_FLAG_WRITE: u64 = 1 << 0;
+const UFFD_PAGEFAULT_FLAG_WP: u64 = 1 << 1;
+
+/// See the module.
+pub(super) struct EventSource {
+    supervised: Supervised,
+}
+
+impl EventSource {
+    pub(super) fn open(memory: Arc<SharedMemory>) -> Result<EventSource, MemoryError> {
+        Ok(EventSource { supervised: Supervised::open(memory, Delivery::Messages)? })
+    }
+
+    fn decode(&self, message: &[u8]) -> Option<Fault> {
+        let word = |offset: usize| {
+            let bytes = message[offset..offset + 8].try_into().expect("a message has four words");
+            u64::from_ne_bytes(bytes)
+        };
+        if message[0] != UFFD_EVENT_PAGEFAULT {
+            return None;
+        }
+        let (flags, address) = (word(8), word(16) as usize);
+        let page = self.supervised.memory().allocated_page_of(address)?;
+        if flags & UFFD_PAGEFAULT_FLAG_WP == 0 {
+            self.supervised.forget(page);
+        }
+        let wrote = flags & (UFFD_PAGEFAULT_FLAG_WRITE | UFFD_PAGEFAULT_FLAG_WP) != 0;
+        Some(Fault { page, address, kind: if wrote { FaultKind::Write } else { FaultKind::Read } })
+    }
+}
+
+impl FaultSource for EventSource {
+    fn kind(&self) -> FaultSourceKind {
+        FaultSourceKind::Event
+    }
+
+    fn register(&self, pages: PageRange) -> Result<(), MemoryError> {
+        self.supervised.register(pages)
+    }
+
+    fn protect(&self, pages: PageRange, access: Access) -> Result<(), MemoryError> {
+        self.supervised.protect(pages, access)
+    }
+
+    fn events(&self) -> Option<&dyn FaultEvents> {
+        Some(self)
+    }
+}
+
+impl FaultEvents for EventSource {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.supervised.uffd().descriptor().as_fd()
+    }
+
+    fn read(&self, out: &mut Vec<Fault>) -> Result<(), MemoryError> {
+        let mut buffer = [MaybeUninit::<u8>::uninit(); FAULTS_PER_READ_MAX * MESSAGE_BYTES];
+        let got = loop {
+            match rustix::io::read(self.supervised.uffd().descriptor(), &mut buffer) {
+                Ok((got, _)) => break got,
+                Err(Errno::AGAIN) => return Ok(()),
+                Err(Errno::INTR) => continue,
+                Err(errno) => return Err(MemoryError::System { operation: "read of a userfaultfd", errno }),
+            }
+        };
+        out.extend(got.chunks_exact(MESSAGE_BYTES).filter_map(|message| self.decode(message)));
+        Ok(())
+    }
+}

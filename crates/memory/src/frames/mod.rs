@@ -1,0 +1,55 @@
+//! Frames: which pages have one, and what frames and twins take together.
+
+mod populated;
+
+use core::sync::atomic::{AtomicU64, Ordering};
+
+pub(crate) use populated::SparsePageSet;
+
+/// The account of memory that holds page contents: frames and twins.
+#[derive(Debug, Default)]
+pub(crate) struct ResidentAccount {
+    frames: AtomicU64,
+    twins: AtomicU64,
+    bytes: AtomicU64,
+    bytes_max: AtomicU64,
+}
+
+// Relaxed throughout: the counters are read by people, and order nothing.
+impl ResidentAccount {
+    pub(crate) fn add_frames(&self, count: u64, page_bytes: usize) {
+        self.frames.fetch_add(count, Ordering::Relaxed);
+        self.add(count * page_bytes as u64);
+    }
+
+    pub(crate) fn add_twin(&self, page_bytes: usize) {
+        self.twins.fetch_add(1, Ordering::Relaxed);
+        self.add(page_bytes as u64);
+    }
+
+    pub(crate) fn remove_twins(&self, count: u64, page_bytes: usize) {
+        self.twins.fetch_sub(count, Ordering::Relaxed);
+        self.bytes.fetch_sub(count * page_bytes as u64, Ordering::Relaxed);
+    }
+
+    fn add(&self, bytes: u64) {
+        let now = self.bytes.fetch_add(bytes, Ordering::Relaxed) + bytes;
+        self.bytes_max.fetch_max(now, Ordering::Relaxed);
+    }
+
+    pub(crate) fn frames(&self) -> u64 {
+        self.frames.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn twins(&self) -> u64 {
+        self.twins.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn bytes(&self) -> u64 {
+        self.bytes.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn bytes_max(&self) -> u64 {
+        self.bytes_max.load(Ordering::Relaxed)
+    }
+}

@@ -1,0 +1,163 @@
+//! Mappings that unmap themselves, and why one could not be had.
+
+use core::{ffi::c_void, ptr};
+use std::os::fd::BorrowedFd;
+
+use rustix::{
+    io::Errno,
+    mm::{Advice, MapFlags, MprotectFlags, ProtFlags},
+    process::{Pid, Resource, getpid, getrlimit},
+};
+
+use crate::MemoryError;
+
+/// Where a mapping goes.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Placement {
+    /// Exactly there, or not at all.
+    Exactly(usize),
+    /// Wherever the kernel likes.
+    Anywhere,
+}
+
+/// A range of addresses that this process mapped, unmapped on drop.
+#[derive(Debug)]
+pub(crate) struct Mapping {
+    start: *mut u8,
+    bytes: usize,
+    /// Mappings marked `MADV_DONTFORK` do not exist in a forked child; what lies there belongs to others.
+    mapped_by: Pid,
+}
+
+// SAFETY: the mapping is a range of addresses, valid in every thread until the owner drops it; what lies
+// behind it is only reached through raw pointers, whose users answer for races.
+unsafe impl Send for Mapping {}
+// SAFETY: as for `Send`; the methods only hand out addresses and make system calls, which the kernel orders.
+unsafe impl Sync for Mapping {}
+
+impl Mapping {
+    /// Maps `bytes` of `file` from its beginning, shared and without reserving memory for it.
+    pub(crate) fn of_file(
+        file: BorrowedFd<'_>,
+        placement: Placement,
+        bytes: usize,
+        protection: ProtFlags,
+    ) -> Result<Mapping, Errno> {
+        let (wanted, fixed) = match placement {
+            Placement::Exactly(address) => (address, MapFlags::FIXED_NOREPLACE),
+            Placement::Anywhere => (0, MapFlags::empty()),
+        };
+        let flags = MapFlags::SHARED | MapFlags::NORESERVE | fixed;
+        // SAFETY: without MAP_FIXED the kernel never replaces a mapping that anyone may use.
+        let start = unsafe {
+            rustix::mm::mmap(ptr::without_provenance_mut(wanted), bytes, protection, flags, file, 0)
+        }?;
+        let mapping = Mapping { start: start.cast(), bytes, mapped_by: getpid() };
+        // Kernels before 4.17 take MAP_FIXED_NOREPLACE for a hint.
+        match placement {
+            Placement::Exactly(address) if start.addr() != address => Err(Errno::EXIST),
+            _ => Ok(mapping),
+        }
+    }
+
+    /// Maps `bytes` of zeros that cost nothing until they are written.
+    pub(crate) fn of_zeros(bytes: usize) -> Result<Mapping, Errno> {
+        let flags = MapFlags::PRIVATE | MapFlags::NORESERVE;
+        let protection = ProtFlags::READ | ProtFlags::WRITE;
+        // SAFETY: without MAP_FIXED the kernel never replaces a mapping that anyone may use.
+        let start = unsafe { rustix::mm::mmap_anonymous(ptr::null_mut(), bytes, protection, flags) }?;
+        Ok(Mapping { start: start.cast(), bytes, mapped_by: getpid() })
+    }
+
+    /// The first byte.
+    pub(crate) fn start(&self) -> *mut u8 {
+        self.start
+    }
+
+    /// The byte at `offset`, which lies inside.
+    pub(crate) fn at(&self, offset: usize) -> *mut u8 {
+        assert!(offset <= self.bytes, "offset {offset} lies behind a mapping of {} bytes", self.bytes);
+        self.start.wrapping_add(offset)
+    }
+
+    /// Whether this process made the mapping: a forked child has none of those marked `MADV_DONTFORK`.
+    pub(crate) fn is_here(&self) -> bool {
+        getpid() == self.mapped_by
+    }
+
+    /// The length in bytes.
+    pub(crate) fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// `madvise(2)` on `bytes` from `offset`.
+    pub(crate) fn advise(&self, offset: usize, bytes: usize, advice: Advice) -> Result<(), Errno> {
+        assert!(
+            bytes <= self.bytes && offset <= self.bytes - bytes,
+            "the advice must stay inside the mapping"
+        );
+        // SAFETY: the range lies inside this mapping, which only drop unmaps; the advice given here (fork,
+        // dump, huge pages, populate, and DONTNEED on a shared file) never changes what a load returns.
+        unsafe { rustix::mm::madvise(self.at(offset).cast::<c_void>(), bytes, advice) }
+    }
+
+    /// `mprotect(2)` on `bytes` from `offset`.
+    pub(crate) fn protect(
+        &self,
+        offset: usize,
+        bytes: usize,
+        protection: MprotectFlags,
+    ) -> Result<(), Errno> {
+        assert!(
+            bytes <= self.bytes && offset <= self.bytes - bytes,
+            "the change must stay inside the mapping"
+        );
+        // SAFETY: the range lies inside this mapping: the application's view, to which the runtime holds no
+        // reference and where the program is meant to fault, or the guard page of a stack not in use yet.
+        unsafe { rustix::mm::mprotect(self.at(offset).cast::<c_void>(), bytes, protection) }
+    }
+}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        if self.is_here() {
+            // SAFETY: the range is this mapping's own and nobody can reach it any more through `self`; an
+            // error would leave it mapped, which is safe.
+            let _ = unsafe { rustix::mm::munmap(self.start.cast::<c_void>(), self.bytes) };
+        }
+    }
+}
+
+/// Fails when `RLIMIT_FSIZE` would make `ftruncate(2)` raise SIGXFSZ.
+pub(crate) fn check_file_size_limit(needed_bytes: u64) -> Result<(), MemoryError> {
+    match getrlimit(Resource::Fsize).current {
+        Some(limit_bytes) if limit_bytes < needed_bytes => {
+            Err(MemoryError::FileSizeLimit { needed_bytes, limit_bytes })
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Fails when `RLIMIT_AS` cannot take `more_bytes` beside what is mapped now.
+pub(crate) fn check_address_space_limit(more_bytes: u64) -> Result<(), MemoryError> {
+    let needed_bytes = mapped_bytes().saturating_add(more_bytes);
+    match getrlimit(Resource::As).current {
+        Some(limit_bytes) if limit_bytes < needed_bytes => {
+            Err(MemoryError::AddressSpaceLimit { needed_bytes, limit_bytes })
+        }
+        _ => Ok(()),
+    }
+}
+
+/// What this process has mapped, in bytes; 0 where /proc is not mounted.
+fn mapped_bytes() -> u64 {
+    let Ok(statm) = std::fs::read_to_string("/proc/self/statm") else { return 0 };
+    let pages: u64 = statm.split_ascii_whitespace().next().and_then(|word| word.parse().ok()).unwrap_or(0);
+    pages.saturating_mul(rustix::param::page_size() as u64)
+}
+
+/// About how many bits a user's address has here: stacks lie at the top of the address space.
+pub(crate) fn address_bits() -> u32 {
+    let on_the_stack = 0u8;
+    usize::BITS - (&raw const on_the_stack).addr().leading_zeros()
+}

@@ -1,0 +1,202 @@
+//! The simplest user of a fault source: gives every fault what it asks for, and remembers it.
+
+use std::{
+    collections::HashMap,
+    sync::{
+        Arc, Mutex, OnceLock, Weak,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+    },
+    thread,
+    time::Duration,
+};
+
+use hiroba_base::{Access, PageId, PageRange, PageSize};
+use hiroba_memory::{
+    Fault, FaultHandler, FaultKind, FaultOutcome, FaultSource, FaultSourceKind, MemoryConfig, MemoryError,
+    REGION_START, SharedMemory, install_alternate_stack, open,
+};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
+use super::skip;
+
+#[derive(Default)]
+pub struct Pager {
+    source: OnceLock<Weak<dyn FaultSource>>,
+    faults: Mutex<Vec<Fault>>,
+    granted: Mutex<HashMap<PageId, Access>>,
+    /// While set, faults are noted but wait for their answer.
+    pub hold: AtomicBool,
+    /// So many faults are answered with no more than `Read`.
+    pub stingy_answers: AtomicU64,
+    /// An address on the stack that the last fault was handled on.
+    pub stack_address: AtomicU64,
+}
+
+impl FaultHandler for Pager {
+    fn handle_fault(&self, fault: Fault) -> FaultOutcome {
+        let on_the_stack = 0u8;
+        self.stack_address.store((&raw const on_the_stack).addr() as u64, Ordering::Relaxed);
+        self.faults.lock().unwrap().push(fault);
+        let source = self.source.get().and_then(Weak::upgrade).expect("a fault before the source is open");
+        loop {
+            // Held over `protect`: it is the caller who orders changes of one page.
+            let mut granted = self.granted.lock().unwrap();
+            if !self.hold.load(Ordering::Acquire) {
+                let known = granted.entry(fault.page).or_default();
+                *known = self.answer(fault.kind, *known);
+                source.protect(PageRange::single(fault.page), *known).unwrap();
+                break;
+            }
+            drop(granted);
+            thread::sleep(Duration::from_micros(20));
+        }
+        FaultOutcome::Resolved
+    }
+}
+
+impl Pager {
+    fn answer(&self, asked: FaultKind, known: Access) -> Access {
+        if self.stingy_answers.load(Ordering::Acquire) > 0 {
+            self.stingy_answers.fetch_sub(1, Ordering::AcqRel);
+            return known.max(Access::Read);
+        }
+        match (asked, known) {
+            (FaultKind::Read, _) | (FaultKind::Unknown, Access::None) => Access::Read,
+            (FaultKind::Write | FaultKind::Unknown, _) => Access::Write,
+        }
+    }
+}
+
+/// A region under a fault source, served as the source wants it.
+pub struct Paged {
+    pub memory: Arc<SharedMemory>,
+    pub source: Arc<dyn FaultSource>,
+    pub pager: Arc<Pager>,
+    service: Option<(Arc<AtomicBool>, thread::JoinHandle<()>)>,
+}
+
+pub fn range(first: u64, count: u64) -> PageRange {
+    PageRange { first: PageId(first), count }
+}
+
+/// Whether the reason is this kernel or this user, not a bug.
+pub fn excuses(error: &MemoryError) -> bool {
+    matches!(
+        error,
+        MemoryError::NoUserfaultfd
+            | MemoryError::UserfaultfdRefused { .. }
+            | MemoryError::UserfaultfdTooOld { .. }
+    )
+}
+
+impl Paged {
+    /// 4 KiB pages, the first `allocated` of 1 GiB allocated and registered.
+    pub fn new(kind: FaultSourceKind, allocated: u64) -> Paged {
+        let config =
+            MemoryConfig { region_start: REGION_START, region_bytes: 1 << 30, page_size: PageSize::KIB_4 };
+        Paged::with_config(kind, config, allocated)
+    }
+
+    pub fn with_config(kind: FaultSourceKind, config: MemoryConfig, allocated: u64) -> Paged {
+        let memory = Arc::new(SharedMemory::reserve(config).unwrap());
+        memory.allocate(range(0, allocated)).unwrap();
+        let paged = Paged::over(kind, memory);
+        paged.source.register(range(0, allocated)).unwrap();
+        paged
+    }
+
+    /// A new source over memory that is there already.
+    pub fn over(kind: FaultSourceKind, memory: Arc<SharedMemory>) -> Paged {
+        install_alternate_stack().unwrap();
+        let pager = Arc::new(Pager::default());
+        let source = match open(kind, memory.clone(), pager.clone()) {
+            Err(error) if excuses(&error) => skip(&error.to_string()),
+            other => other.unwrap(),
+        };
+        assert_eq!(source.kind(), kind);
+        pager.source.set(Arc::downgrade(&source)).ok().unwrap();
+        let service = source.events().is_some().then(|| serve(source.clone(), pager.clone()));
+        Paged { memory, source, pager, service }
+    }
+
+    pub fn load(&self, page: u64, offset: usize) -> u8 {
+        // SAFETY: the page is allocated (each test's own promise), so the load faults into the pager and comes
+        // back; offset is below the page size.
+        unsafe { self.at(page, offset).read_volatile() }
+    }
+
+    pub fn store(&self, page: u64, offset: usize, value: u8) {
+        // SAFETY: as for `load`.
+        unsafe { self.at(page, offset).write_volatile(value) }
+    }
+
+    pub fn at(&self, page: u64, offset: usize) -> *mut u8 {
+        self.memory.address_of(PageId(page)).wrapping_add(offset)
+    }
+
+    pub fn protect(&self, pages: PageRange, access: Access) {
+        let mut granted = self.pager.granted.lock().unwrap();
+        pages.iter().for_each(|page| {
+            granted.insert(page, access);
+        });
+        self.source.protect(pages, access).unwrap();
+    }
+
+    /// The faults since the last call, once all changes of access that they brought about are complete: a thread
+    /// that waits goes on when its own page is there, a little before `protect` returns in the service thread.
+    pub fn take_faults(&self) -> Vec<Fault> {
+        drop(self.pager.granted.lock().unwrap());
+        std::mem::take(&mut self.pager.faults.lock().unwrap())
+    }
+
+    /// A fault of a load, as this machine reports it.
+    pub fn read_fault(&self, page: u64, offset: usize) -> Fault {
+        self.fault(page, offset, FaultKind::Read)
+    }
+
+    /// A fault of a store, as this machine reports it.
+    pub fn write_fault(&self, page: u64, offset: usize) -> Fault {
+        self.fault(page, offset, FaultKind::Write)
+    }
+
+    fn fault(&self, page: u64, offset: usize, kind: FaultKind) -> Fault {
+        let told = cfg!(target_arch = "x86_64") || self.source.kind() == FaultSourceKind::Event;
+        let kind = if told { kind } else { FaultKind::Unknown };
+        Fault { page: PageId(page), address: self.at(page, offset).addr(), kind }
+    }
+
+    pub fn runtime_byte(&self, page: u64, offset: usize) -> u8 {
+        let mut byte = [0];
+        self.memory.read(PageId(page), offset, &mut byte);
+        byte[0]
+    }
+}
+
+impl Drop for Paged {
+    fn drop(&mut self) {
+        if let Some((stop, thread)) = self.service.take() {
+            stop.store(true, Ordering::Release);
+            thread.join().unwrap();
+        }
+    }
+}
+
+/// Plays the runtime's service thread.
+fn serve(source: Arc<dyn FaultSource>, pager: Arc<Pager>) -> (Arc<AtomicBool>, thread::JoinHandle<()>) {
+    let stop = Arc::new(AtomicBool::new(false));
+    let told = stop.clone();
+    let thread = thread::spawn(move || {
+        let events = source.events().unwrap();
+        let mut faults = Vec::new();
+        let timeout = Timespec { tv_sec: 0, tv_nsec: 5_000_000 };
+        while !told.load(Ordering::Acquire) {
+            let mut poll_fds = [PollFd::from_borrowed_fd(events.as_fd(), PollFlags::IN)];
+            let _ = poll(&mut poll_fds, Some(&timeout));
+            events.read(&mut faults).unwrap();
+            for fault in faults.drain(..) {
+                pager.handle_fault(fault);
+            }
+        }
+    });
+    (stop, thread)
+}

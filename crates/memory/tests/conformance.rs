@@ -1,0 +1,708 @@
+//! What every fault source must do, run over each, each case in a process of its own, as root and as an ordinary user.
+
+mod common;
+
+use std::{
+    sync::{
+        Arc, Barrier,
+        atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering},
+    },
+    thread,
+    time::Duration,
+};
+
+use common::{
+    Ending, LAST_WORDS, isolated,
+    pager::{Paged, Pager, excuses, range},
+    skip,
+};
+use hiroba_base::{Access, PageId, PageRange, PageSize};
+use hiroba_memory::{
+    FaultSourceKind, MemoryConfig, MemoryError, REGION_START, SharedMemory, Twins, install_alternate_stack,
+    open, open_best,
+};
+use rustix::process::{getuid, setrlimit};
+
+/// "nobody" everywhere.
+const ORDINARY_USER: u32 = 65534;
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum User {
+    /// Whoever runs the tests.
+    Caller,
+    Ordinary,
+}
+
+fn run_case(test: &str, user: User, kind: FaultSourceKind, ending: Ending, case: fn(FaultSourceKind)) {
+    isolated(test, ending, || {
+        let no_dump = rustix::process::Rlimit { current: Some(0), maximum: Some(0) };
+        setrlimit(rustix::process::Resource::Core, no_dump).unwrap();
+        if user == User::Ordinary {
+            if !getuid().is_root() {
+                skip("the caller is an ordinary user already, and ran this case as such");
+            }
+            become_ordinary();
+        }
+        case(kind);
+    });
+}
+
+fn become_ordinary() {
+    // SAFETY: takes numbers, touches no memory.
+    let status = unsafe { libc::setresuid(ORDINARY_USER, ORDINARY_USER, ORDINARY_USER) };
+    assert_eq!(status, 0);
+}
+
+macro_rules! conformance {
+    ($($case:ident: $ending:expr,)*) => {
+        conformance!(@suite event, FaultSourceKind::Event, User::Caller, $($case: $ending,)*);
+        conformance!(@suite sigbus, FaultSourceKind::Sigbus, User::Caller, $($case: $ending,)*);
+        conformance!(@suite sigsegv, FaultSourceKind::Sigsegv, User::Caller, $($case: $ending,)*);
+        conformance!(@suite sigbus_as_ordinary_user, FaultSourceKind::Sigbus, User::Ordinary, $($case: $ending,)*);
+        conformance!(@suite sigsegv_as_ordinary_user, FaultSourceKind::Sigsegv, User::Ordinary, $($case: $ending,)*);
+    };
+    (@suite $suite:ident, $kind:expr, $user:expr, $($case:ident: $ending:expr,)*) => {
+        mod $suite {
+            use super::*;
+            $(
+                #[test]
+                fn $case() {
+                    let test = concat!(stringify!($suite), "::", stringify!($case));
+                    run_case(test, $user, $kind, $ending, super::$case);
+                }
+            )*
+        }
+    };
+}
+
+const SEGMENTATION: Ending = Ending::Signal(libc::SIGSEGV);
+
+conformance! {
+    a_load_and_then_a_store_fault_once_each: Ending::Success,
+    a_store_first_faults_once: Ending::Success,
+    lowered_to_read_a_page_faults_on_stores_again: Ending::Success,
+    lowered_to_none_a_page_faults_again_with_its_data: Ending::Success,
+    one_call_changes_a_range: Ending::Success,
+    setting_access_twice_changes_nothing: Ending::Success,
+    an_answer_below_the_question_is_asked_again: Ending::Success,
+    threads_fault_on_different_pages_at_once: Ending::Success,
+    threads_fault_on_the_same_page_at_once: Ending::Success,
+    memcpy_over_many_pages: Ending::Success,
+    untouched_pages_are_zero: Ending::Success,
+    the_runtimes_view_never_faults: Ending::Success,
+    lowered_access_holds_for_running_threads: Ending::Success,
+    entries_dropped_by_the_kernel_come_back: Ending::Success,
+    large_pages_change_as_one: Ending::Success,
+    a_terabyte_costs_nothing_until_touched: Ending::Success,
+    system_calls_on_absent_pages: Ending::Success,
+    handlers_of_the_program_are_chained: Ending::Success,
+    faults_are_handled_on_the_alternate_stack: Ending::Success,
+    pages_not_allocated_are_refused: Ending::Success,
+    a_dropped_source_leaves_room_for_another: Ending::Success,
+    a_forked_child_has_no_region: Ending::Success,
+    a_touch_behind_what_is_allocated_kills: SEGMENTATION,
+    a_touch_after_the_source_is_dropped_kills: SEGMENTATION,
+    a_null_pointer_kills: SEGMENTATION,
+}
+
+fn a_load_and_then_a_store_fault_once_each(kind: FaultSourceKind) {
+    let paged = Paged::new(kind, 8);
+    assert_eq!(paged.load(3, 77), 0);
+    assert_eq!(paged.take_faults(), [paged.read_fault(3, 77)]);
+    assert_eq!(paged.load(3, 0), 0);
+    assert_eq!(paged.take_faults(), []);
+    paged.store(3, 4095, 5);
+    assert_eq!(paged.take_faults(), [paged.write_fault(3, 4095)]);
+    paged.store(3, 0, 6);
+    assert_eq!((paged.load(3, 4095), paged.load(3, 0)), (5, 6));
+    assert_eq!(paged.take_faults(), []);
+    assert_eq!((paged.runtime_byte(3, 4095), paged.runtime_byte(3, 0)), (5, 6));
+}
+
+fn a_store_first_faults_once(kind: FaultSourceKind) {
+    let paged = Paged::new(kind, 8);
+    // SAFETY: an allocated page.
+    let before = unsafe { AtomicU64::from_ptr(paged.at(0, 8).cast()) }.fetch_add(7, Ordering::AcqRel);
+    assert_eq!((before, paged.runtime_byte(0, 8)), (0, 7));
+    if cfg!(target_arch = "x86_64") {
+        assert_eq!(paged.take_faults(), [paged.write_fault(0, 8)]);
+    }
+    paged.take_faults();
+    assert_eq!(paged.load(0, 8), 7);
+    paged.store(0, 9, 1);
+    assert_eq!(paged.take_faults(), []);
+}
+
+fn lowered_to_read_a_page_faults_on_stores_again(kind: FaultSourceKind) {
+    let paged = Paged::new(kind, 8);
+    for round in 1..20 {
+        paged.store(1, 0, round);
+        paged.take_faults();
+        paged.protect(range(1, 1), Access::Read);
+        assert_eq!(paged.load(1, 0), round);
+        assert_eq!(paged.take_faults(), []);
+        paged.store(1, 1, round);
+        assert_eq!(paged.take_faults(), [paged.write_fault(1, 1)]);
+        assert_eq!(paged.runtime_byte(1, 1), round);
+    }
+}
+
+fn lowered_to_none_a_page_faults_again_with_its_data(kind: FaultSourceKind) {
+    let paged = Paged::new(kind, 8);
+    for round in 1..20 {
+        paged.store(2, 0, round);
+        paged.protect(range(2, 1), Access::None);
+        paged.memory.write(PageId(2), 4095, &[round + 100]).unwrap();
+        paged.take_faults();
+        assert_eq!((paged.load(2, 0), paged.load(2, 4095)), (round, round + 100));
+        assert_eq!(paged.take_faults(), [paged.read_fault(2, 0)]);
+        // From Read to None and straight to Write.
+        paged.protect(range(2, 1), Access::None);
+        paged.store(2, 7, round);
+        assert_eq!(paged.take_faults(), [paged.write_fault(2, 7)]);
+        assert_eq!((paged.load(2, 0), paged.runtime_byte(2, 7)), (round, round));
+    }
+}
+
+fn one_call_changes_a_range(kind: FaultSourceKind) {
+    const PAGES: u64 = 300;
+    let paged = Paged::new(kind, PAGES + 2);
+    let all = range(1, PAGES);
+    paged.protect(all, Access::Read);
+    all.iter().for_each(|page| assert_eq!(paged.load(page.0, 1), 0));
+    assert_eq!(paged.take_faults(), []);
+    // A mixture: every third None, every third Write.
+    for page in all.iter() {
+        match page.0 % 3 {
+            0 => paged.protect(PageRange::single(page), Access::None),
+            1 => paged.protect(PageRange::single(page), Access::Write),
+            _ => {}
+        }
+    }
+    paged.protect(all, Access::Write);
+    all.iter().for_each(|page| paged.store(page.0, 5, page.0 as u8));
+    assert_eq!(paged.take_faults(), []);
+    paged.protect(range(100, 50), Access::None);
+    paged.protect(all, Access::Read);
+    for page in all.iter() {
+        assert_eq!(paged.load(page.0, 5), page.0 as u8);
+        assert_eq!(paged.take_faults(), []);
+        paged.store(page.0, 6, 1);
+        assert_eq!(paged.take_faults(), [paged.write_fault(page.0, 6)]);
+    }
+    paged.protect(all, Access::None);
+    for page in all.iter() {
+        assert_eq!(paged.load(page.0, 5), page.0 as u8);
+        assert_eq!(paged.take_faults(), [paged.read_fault(page.0, 5)]);
+    }
+    // The neighbours were left alone.
+    assert!(!paged.memory.is_populated(PageId(0)) && !paged.memory.is_populated(PageId(PAGES + 1)));
+}
+
+fn setting_access_twice_changes_nothing(kind: FaultSourceKind) {
+    let paged = Paged::new(kind, 40);
+    for access in [Access::None, Access::Read, Access::Write, Access::Read, Access::None, Access::Write] {
+        paged.protect(range(0, 20), access);
+        paged.protect(range(10, 20), access);
+        paged.protect(range(5, 30), access);
+        paged.protect(range(5, 0), access);
+        for page in [0, 12, 22, 34] {
+            paged.load(page, 0);
+            let expected = if access == Access::None { vec![paged.read_fault(page, 0)] } else { vec![] };
+            assert_eq!(paged.take_faults(), expected, "load with {access:?}");
+            paged.store(page, 0, 1);
+            let expected = if access == Access::Write { vec![] } else { vec![paged.write_fault(page, 0)] };
+            assert_eq!(paged.take_faults(), expected, "store with {access:?}");
+        }
+    }
+}
+
+fn an_answer_below_the_question_is_asked_again(kind: FaultSourceKind) {
+    let paged = Paged::new(kind, 8);
+    for access in [Access::None, Access::Read] {
+        paged.protect(range(1, 1), access);
+        paged.pager.stingy_answers.store(3, Ordering::Release);
+        paged.store(1, 5, 3);
+        // As often as the answer was no more than Read, and once more; a present entry at first saves none.
+        assert_eq!(paged.take_faults(), [paged.write_fault(1, 5); 4]);
+        assert_eq!(paged.runtime_byte(1, 5), 3);
+    }
+}
+
+fn threads_fault_on_different_pages_at_once(kind: FaultSourceKind) {
+    const PAGES: u64 = 400;
+    let paged = Paged::new(kind, PAGES);
+    let start = Barrier::new(2);
+    thread::scope(|scope| {
+        for parity in 0..2 {
+            let (paged, start) = (&paged, &start);
+            scope.spawn(move || {
+                install_alternate_stack().unwrap();
+                start.wait();
+                for page in (parity..PAGES).step_by(2) {
+                    assert_eq!(paged.load(page, 9), 0);
+                    paged.store(page, 9, page as u8 | 1);
+                }
+            });
+        }
+    });
+    let mut faults = paged.take_faults();
+    faults.sort_by_key(|fault| fault.page);
+    let expected: Vec<_> =
+        (0..PAGES).flat_map(|page| [paged.read_fault(page, 9), paged.write_fault(page, 9)]).collect();
+    assert_eq!(faults, expected);
+    (0..PAGES).for_each(|page| assert_eq!(paged.runtime_byte(page, 9), page as u8 | 1));
+}
+
+fn threads_fault_on_the_same_page_at_once(kind: FaultSourceKind) {
+    const ROUNDS: u64 = 300;
+    let paged = Paged::new(kind, 4);
+    let start = Barrier::new(3);
+    thread::scope(|scope| {
+        for thread in 0..2 {
+            let (paged, start) = (&paged, &start);
+            scope.spawn(move || {
+                install_alternate_stack().unwrap();
+                for round in 0..ROUNDS {
+                    start.wait();
+                    // One reads, one writes, in turns; a read granted late may lower the other's access.
+                    if (round + thread) % 2 == 0 {
+                        paged.load(1, 0);
+                    } else {
+                        paged.store(1, 8, round as u8);
+                    }
+                    start.wait();
+                }
+            });
+        }
+        for round in 0..ROUNDS {
+            start.wait();
+            start.wait();
+            assert_eq!(paged.runtime_byte(1, 8), round as u8);
+            paged.protect(range(1, 1), Access::None);
+        }
+    });
+}
+
+fn memcpy_over_many_pages(kind: FaultSourceKind) {
+    const BYTES: usize = 100 * 4096;
+    let paged = Paged::new(kind, 256);
+    let pattern: Vec<u8> = (0..BYTES).map(|at| (at * 31 + at / 4096) as u8).collect();
+    for (page, bytes) in pattern.chunks(4096).enumerate() {
+        paged.memory.write(PageId(page as u64), 0, bytes).unwrap();
+    }
+    let (from, to) = (paged.at(0, 0), paged.at(128, 123));
+    // SAFETY: both ranges are allocated and do not overlap.
+    unsafe { from.copy_to_nonoverlapping(to, BYTES) };
+    let mut copied = vec![0; 101 * 4096];
+    for (page, bytes) in copied.chunks_mut(4096).enumerate() {
+        paged.memory.read_page(PageId(128 + page as u64), bytes);
+    }
+    assert!(copied[123..][..BYTES] == pattern[..]);
+    assert!(copied[..123].iter().chain(&copied[123 + BYTES..]).all(|byte| *byte == 0));
+}
+
+fn untouched_pages_are_zero(kind: FaultSourceKind) {
+    let paged = Paged::new(kind, 16);
+    (0..4096).for_each(|offset| assert_eq!(paged.load(4, offset), 0));
+    paged.store(5, 100, 1);
+    let mut page = [9; 4096];
+    paged.memory.read_page(PageId(5), &mut page);
+    assert!(page.iter().enumerate().all(|(offset, byte)| *byte == u8::from(offset == 100)));
+    paged.memory.read_page(PageId(6), &mut page);
+    assert_eq!(page, [0; 4096]);
+    assert_eq!(paged.memory.frames(), 2);
+}
+
+fn the_runtimes_view_never_faults(kind: FaultSourceKind) {
+    let paged = Paged::new(kind, 16);
+    let mut twins = Twins::new(paged.memory.clone());
+    for access in [Access::None, Access::Read, Access::Write, Access::Read, Access::None] {
+        paged.protect(range(0, 3), access);
+        for page in 0..3 {
+            let page = PageId(page);
+            paged.memory.write(page, 10, &[access as u8 + 1; 20]).unwrap();
+            assert_eq!(paged.runtime_byte(page.0, 29), access as u8 + 1);
+            paged.memory.atomic_u64(page, 0).unwrap().fetch_add(1, Ordering::AcqRel);
+            assert!(
+                twins.make(page) && twins.get(page).unwrap()[10] == access as u8 + 1 && twins.remove(page)
+            );
+        }
+        assert_eq!(paged.take_faults(), []);
+    }
+    assert_eq!((paged.load(0, 0), paged.load(0, 10)), (5, 1));
+}
+
+fn lowered_access_holds_for_running_threads(kind: FaultSourceKind) {
+    let paged = Paged::new(kind, 4);
+    let done = AtomicBool::new(false);
+    let count = || paged.memory.atomic_u64(PageId(1), 0).unwrap().load(Ordering::Acquire);
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            install_alternate_stack().unwrap();
+            // SAFETY: an allocated page.
+            let counter = unsafe { AtomicU64::from_ptr(paged.at(1, 0).cast()) };
+            while !done.load(Ordering::Acquire) {
+                counter.fetch_add(1, Ordering::AcqRel);
+            }
+        });
+        for round in 0..200 {
+            let before = count();
+            while count() < before + 10 {
+                thread::yield_now();
+            }
+            paged.pager.hold.store(true, Ordering::Release);
+            paged.protect(range(1, 1), if round % 2 == 0 { Access::Read } else { Access::None });
+            let held = count();
+            thread::sleep(Duration::from_micros(100));
+            assert_eq!(count(), held, "a store went through after access was taken away");
+            paged.pager.hold.store(false, Ordering::Release);
+        }
+        done.store(true, Ordering::Release);
+    });
+}
+
+fn entries_dropped_by_the_kernel_come_back(kind: FaultSourceKind) {
+    let paged = Paged::new(kind, 64);
+    for access in [Access::Read, Access::Write] {
+        paged.protect(range(0, 64), access);
+        (0..64).for_each(|page| paged.memory.write(PageId(page), 3, &[page as u8]).unwrap());
+        // As reclaim would do it, unseen by the source.
+        // SAFETY: the range is mapped; its frames stay in the memfd.
+        let status = unsafe { libc::madvise(paged.at(0, 0).cast(), 64 * 4096, libc::MADV_DONTNEED) };
+        assert_eq!(status, 0);
+        (0..32).for_each(|page| assert_eq!(paged.load(page, 3), page as u8));
+        paged.protect(range(0, 64), access);
+        (0..64).for_each(|page| paged.store(page, 4, 1));
+        (0..64)
+            .for_each(|page| assert_eq!((paged.load(page, 3), paged.runtime_byte(page, 4)), (page as u8, 1)));
+    }
+}
+
+fn large_pages_change_as_one(kind: FaultSourceKind) {
+    let page_size = PageSize::new(64 << 10).unwrap();
+    let config = MemoryConfig { region_start: REGION_START, region_bytes: 1 << 30, page_size };
+    let paged = Paged::with_config(kind, config, 4);
+    assert_eq!(paged.load(1, 65535), 0);
+    assert_eq!(paged.take_faults(), [paged.read_fault(1, 65535)]);
+    (0..16).for_each(|part| assert_eq!(paged.load(1, part * 4096), 0));
+    assert_eq!(paged.take_faults(), []);
+    paged.store(1, 30000, 4);
+    assert_eq!(paged.take_faults(), [paged.write_fault(1, 30000)]);
+    (0..16).for_each(|part| paged.store(1, part * 4096, 4));
+    assert_eq!(paged.take_faults(), []);
+    assert_eq!((paged.memory.frames(), paged.memory.resident_bytes()), (1, 65536));
+    // SAFETY: the range is mapped; its frame stays in the memfd.
+    let status = unsafe { libc::madvise(paged.at(1, 8192).cast(), 8192, libc::MADV_DONTNEED) };
+    assert_eq!(status, 0);
+    (0..16).for_each(|part| assert_eq!(paged.load(1, part * 4096), 4));
+    if kind != FaultSourceKind::Sigsegv {
+        // The answer, Read, holds for the parts too that were mapped and writable all the time.
+        assert_eq!(paged.take_faults(), [paged.read_fault(1, 8192)]);
+        paged.store(1, 0, 5);
+        assert_eq!(paged.take_faults(), [paged.write_fault(1, 0)]);
+        paged.store(1, 8192, 5);
+        assert_eq!(paged.take_faults(), []);
+    }
+}
+
+fn a_terabyte_costs_nothing_until_touched(kind: FaultSourceKind) {
+    const PAGES: u64 = 1 << 28;
+    let paged = Paged::with_config(kind, MemoryConfig::default(), PAGES);
+    assert_eq!(paged.memory.resident_bytes(), 0);
+    assert_eq!((paged.load(0, 0), paged.load(PAGES - 1, 4095), paged.load(PAGES / 2, 1)), (0, 0, 0));
+    paged.source.protect(range(0, PAGES), Access::None).unwrap();
+    assert_eq!((paged.memory.frames(), paged.memory.resident_bytes()), (3, 3 * 4096));
+    let status = std::fs::read_to_string("/proc/self/status").unwrap();
+    let kib = status.lines().find_map(|line| line.strip_prefix("RssShmem:")).unwrap();
+    let kib: u64 = kib.trim().trim_end_matches(" kB").parse().unwrap();
+    assert!(kib < 1024, "{kib} KiB of shared memory are resident");
+}
+
+fn system_calls_on_absent_pages(kind: FaultSourceKind) {
+    let paged = Paged::new(kind, 8);
+    paged.memory.write(PageId(1), 0, &[1; 4096]).unwrap();
+    let (reader, writer) = rustix::pipe::pipe().unwrap();
+    use std::os::fd::AsRawFd;
+    // SAFETY: the range is allocated; the kernel reads it.
+    let sent = unsafe { libc::write(writer.as_raw_fd(), paged.at(1, 0).cast(), 2000) };
+    let error = std::io::Error::last_os_error();
+    if kind != FaultSourceKind::Event {
+        assert_eq!((sent, error.raw_os_error()), (-1, Some(libc::EFAULT)));
+        return;
+    }
+    assert_eq!(sent, 2000);
+    // SAFETY: the range is allocated; the kernel writes it.
+    let got = unsafe { libc::read(reader.as_raw_fd(), paged.at(2, 0).cast(), 2000) };
+    assert_eq!(got, 2000);
+    assert_eq!(paged.runtime_byte(2, 1999), 1);
+    assert_eq!(paged.take_faults().iter().map(|fault| fault.page.0).collect::<Vec<_>>(), [1, 2]);
+}
+
+/// What the program's own handlers, which get no argument of ours, find their way by.
+static OWN_PAGE: AtomicUsize = AtomicUsize::new(0);
+static OWN_FILE: AtomicU32 = AtomicU32::new(0);
+static SHARED_ADDRESS: AtomicUsize = AtomicUsize::new(0);
+static OWN_CALLS: AtomicU32 = AtomicU32::new(0);
+
+extern "C" fn own_segmentation_handler(_: i32, info: *mut libc::siginfo_t, _: *mut libc::c_void) {
+    // SAFETY: the kernel's siginfo, valid until we return.
+    let info = unsafe { &*info };
+    // SAFETY: SIGSEGV has an address.
+    let address = unsafe { info.si_addr() }.addr();
+    assert_eq!(address, OWN_PAGE.load(Ordering::Relaxed));
+    // While ours runs, other signals are blocked; while this one runs, none must be that was not.
+    // SAFETY: a plain C set, of which zeros are a valid value.
+    let mut mask: libc::sigset_t = unsafe { std::mem::zeroed() };
+    // SAFETY: asks only, and writes to a local.
+    unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, std::ptr::null(), &raw mut mask) };
+    // SAFETY: reads a local.
+    assert_eq!(unsafe { libc::sigismember(&raw const mask, libc::SIGUSR1) }, 0);
+    // A handler may use shared memory itself.
+    // SAFETY: an allocated page.
+    unsafe { (SHARED_ADDRESS.load(Ordering::Relaxed) as *mut u8).write_volatile(11) };
+    // SAFETY: this test's own page.
+    unsafe { libc::mprotect(address as *mut _, 4096, libc::PROT_READ) };
+    OWN_CALLS.fetch_add(1, Ordering::Relaxed);
+}
+
+extern "C" fn own_bus_handler(_: i32) {
+    // SAFETY: this test's own file, which is thus made long enough for the load.
+    unsafe { libc::ftruncate(OWN_FILE.load(Ordering::Relaxed) as i32, 4096) };
+    OWN_CALLS.fetch_add(100, Ordering::Relaxed);
+}
+
+fn install_own(number: i32, handler: usize, flags: i32) {
+    // SAFETY: a plain C structure, of which zeros are a valid value.
+    let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
+    action.sa_sigaction = handler;
+    action.sa_flags = flags;
+    // SAFETY: the handler is a function of the kind that the flags say.
+    assert_eq!(unsafe { libc::sigaction(number, &raw const action, std::ptr::null_mut()) }, 0);
+}
+
+fn handlers_of_the_program_are_chained(kind: FaultSourceKind) {
+    install_own(libc::SIGSEGV, own_segmentation_handler as *const () as usize, libc::SA_SIGINFO);
+    install_own(libc::SIGBUS, own_bus_handler as *const () as usize, 0);
+    let paged = Paged::new(kind, 4);
+    SHARED_ADDRESS.store(paged.at(2, 0).addr(), Ordering::Relaxed);
+    let file = rustix::fs::memfd_create("own", rustix::fs::MemfdFlags::empty()).unwrap();
+    OWN_FILE.store(std::os::fd::AsRawFd::as_raw_fd(&file) as u32, Ordering::Relaxed);
+    let map = |protection, flags| {
+        let fd = if flags & libc::MAP_ANONYMOUS == 0 { OWN_FILE.load(Ordering::Relaxed) as i32 } else { -1 };
+        // SAFETY: a new mapping that replaces none.
+        let page = unsafe { libc::mmap(std::ptr::null_mut(), 4096, protection, flags, fd, 0) };
+        assert_ne!(page, libc::MAP_FAILED);
+        page.cast::<u8>()
+    };
+    let forbidden = map(libc::PROT_NONE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
+    let too_short = map(libc::PROT_READ, libc::MAP_SHARED);
+    OWN_PAGE.store(forbidden.addr(), Ordering::Relaxed);
+    // SAFETY: faults, and the handler above makes it readable.
+    assert_eq!(unsafe { forbidden.read_volatile() }, 0);
+    // SAFETY: faults, and the handler above makes the file long enough.
+    assert_eq!(unsafe { too_short.read_volatile() }, 0);
+    assert_eq!(OWN_CALLS.load(Ordering::Relaxed), 101);
+    assert_eq!(paged.runtime_byte(2, 0), 11);
+    // And ours is still in place.
+    paged.take_faults();
+    assert_eq!(paged.load(3, 0), 0);
+    assert_eq!(paged.take_faults(), [paged.read_fault(3, 0)]);
+}
+
+fn faults_are_handled_on_the_alternate_stack(kind: FaultSourceKind) {
+    let paged = Paged::new(kind, 4);
+    // SAFETY: returns the address of this thread's errno, always valid.
+    let errno = unsafe { libc::__errno_location() };
+    // SAFETY: as above.
+    unsafe { errno.write(12345) };
+    paged.load(0, 0);
+    // SAFETY: as above.
+    assert_eq!(unsafe { errno.read() }, 12345, "handling a fault must not be seen in errno");
+    let mut stack = libc::stack_t { ss_sp: std::ptr::null_mut(), ss_flags: 0, ss_size: 0 };
+    // SAFETY: asks only.
+    assert_eq!(unsafe { libc::sigaltstack(std::ptr::null(), &raw mut stack) }, 0);
+    let used = paged.pager.stack_address.load(Ordering::Relaxed) as usize;
+    let on_it = (stack.ss_sp.addr()..stack.ss_sp.addr() + stack.ss_size).contains(&used);
+    assert_eq!(on_it, kind != FaultSourceKind::Event);
+}
+
+fn pages_not_allocated_are_refused(kind: FaultSourceKind) {
+    let paged = Paged::new(kind, 4);
+    let refused = |pages| Err(MemoryError::NotAllocated { range: pages });
+    assert_eq!(paged.source.protect(range(4, 1), Access::Read), refused(range(4, 1)));
+    assert_eq!(paged.source.protect(range(3, 2), Access::None), refused(range(3, 2)));
+    assert_eq!(paged.source.register(range(5, 1)), refused(range(5, 1)));
+    let beyond = range(1 << 40, 1);
+    assert!(matches!(paged.source.protect(beyond, Access::Read), Err(MemoryError::OutsideRegion { .. })));
+    // A second allocation, next to the first and apart from it.
+    for pages in [range(4, 4), range(100, 3)] {
+        paged.memory.allocate(pages).unwrap();
+        paged.source.register(pages).unwrap();
+        paged.store(pages.first.0 + 1, 0, 1);
+        assert_eq!(paged.take_faults(), [paged.write_fault(pages.first.0 + 1, 0)]);
+    }
+    paged.protect(range(0, 8), Access::Read);
+    paged.load(3, 0);
+    paged.load(4, 0);
+    assert_eq!(paged.take_faults(), []);
+}
+
+fn a_dropped_source_leaves_room_for_another(kind: FaultSourceKind) {
+    let paged = Paged::new(kind, 4);
+    let elsewhere = MemoryConfig { region_start: REGION_START + (1 << 40), ..MemoryConfig::default() };
+    let elsewhere = Arc::new(SharedMemory::reserve(elsewhere).unwrap());
+    for other in FaultSourceKind::ALL {
+        let second = open(other, paged.memory.clone(), Arc::new(Pager::default()));
+        assert_eq!(second.err().unwrap(), MemoryError::AlreadyOpen { kind: other });
+        let second = open(other, elsewhere.clone(), Arc::new(Pager::default()));
+        let signal_taken = other == kind && kind != FaultSourceKind::Event;
+        let refused_as_taken = matches!(second, Err(MemoryError::AlreadyOpen { .. }));
+        assert_eq!(refused_as_taken, signal_taken, "{other} beside {kind}");
+    }
+    let memory = paged.memory.clone();
+    paged.store(1, 1, 8);
+    drop(paged);
+    for round in 0..3 {
+        let paged = Paged::over(kind, memory.clone());
+        paged.source.register(range(0, 4)).unwrap();
+        assert_eq!(paged.load(1, 1), 8 + round);
+        assert_eq!(paged.take_faults(), [paged.read_fault(1, 1)]);
+        paged.store(1, 1, 9 + round);
+    }
+    drop(memory);
+    Paged::new(kind, 4).store(0, 0, 1);
+}
+
+fn a_forked_child_has_no_region(kind: FaultSourceKind) {
+    let paged = Paged::new(kind, 4);
+    paged.store(1, 0, 1);
+    let address = paged.at(1, 0);
+    // SAFETY: the child does nothing but touch one byte and exit.
+    let child = unsafe { libc::fork() };
+    if child == 0 {
+        // SAFETY: not mapped in the child: must die here.
+        unsafe { address.write_volatile(2) };
+        // SAFETY: ends the process without running anything of the parent's.
+        unsafe { libc::_exit(0) };
+    }
+    let mut status = 0;
+    // SAFETY: waits for the child made above, and writes to a local.
+    assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
+    assert!(libc::WIFSIGNALED(status) && libc::WTERMSIG(status) == libc::SIGSEGV, "{status}");
+    assert_eq!(paged.runtime_byte(1, 0), 1);
+}
+
+fn a_touch_behind_what_is_allocated_kills(kind: FaultSourceKind) {
+    let paged = Paged::new(kind, 16);
+    paged.store(15, 4095, 1);
+    println!("{LAST_WORDS}");
+    paged.load(16, 0);
+}
+
+fn a_touch_after_the_source_is_dropped_kills(kind: FaultSourceKind) {
+    let paged = Paged::new(kind, 16);
+    paged.store(15, 4095, 1);
+    let memory = paged.memory.clone();
+    drop(paged);
+    println!("{LAST_WORDS}");
+    // SAFETY: mapped without access: must die here.
+    unsafe { memory.address_of(PageId(15)).read_volatile() };
+}
+
+fn a_null_pointer_kills(kind: FaultSourceKind) {
+    let paged = Paged::new(kind, 16);
+    paged.store(15, 4095, 1);
+    println!("{LAST_WORDS}");
+    let nowhere = std::hint::black_box(8usize) as *const u8;
+    // SAFETY: never mapped: must die here.
+    unsafe { nowhere.read_volatile() };
+}
+
+/// Enough mappings of the process's own to come near `vm.max_map_count`, without memory behind them.
+fn use_up_mappings(leave: usize) {
+    let limit: usize = std::fs::read_to_string("/proc/sys/vm/max_map_count").unwrap().trim().parse().unwrap();
+    if limit > 1 << 20 {
+        skip("vm.max_map_count is too high to be used up in a test");
+    }
+    let bytes = limit * 4096;
+    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
+    // SAFETY: a new mapping that replaces none.
+    let start = unsafe { libc::mmap(std::ptr::null_mut(), bytes, libc::PROT_NONE, flags, -1, 0) };
+    assert_ne!(start, libc::MAP_FAILED);
+    // Each second page readable: two mappings a change.
+    for change in 0..(limit - leave) / 2 {
+        let page = start.wrapping_byte_add((2 * change + 1) * 4096);
+        // SAFETY: inside this test's own mapping.
+        if unsafe { libc::mprotect(page, 4096, libc::PROT_READ) } != 0 {
+            break;
+        }
+    }
+}
+
+fn alternating_pages(paged: &Paged, pages: u64) {
+    for page in (1..pages).step_by(2) {
+        paged.protect(range(page, 1), Access::Write);
+        paged.store(page, 0, page as u8 | 1);
+        if page % 4 == 1 {
+            paged.protect(range(page, 1), Access::Read);
+        }
+    }
+    for page in 0..pages {
+        assert_eq!(paged.load(page, 0), if page % 2 == 1 { page as u8 | 1 } else { 0 });
+        paged.store(page, 1, 7);
+        assert_eq!(paged.runtime_byte(page, 1), 7);
+    }
+}
+
+#[test]
+fn more_alternating_pages_than_mappings() {
+    run_case(
+        "more_alternating_pages_than_mappings",
+        User::Caller,
+        FaultSourceKind::Sigsegv,
+        Ending::Success,
+        |kind| {
+            let paged = Paged::new(kind, 8000);
+            use_up_mappings(1500);
+            alternating_pages(&paged, 8000);
+        },
+    );
+}
+
+#[test]
+fn no_mapping_left_at_all() {
+    run_case("no_mapping_left_at_all", User::Caller, FaultSourceKind::Sigsegv, Ending::Success, |kind| {
+        let paged = Paged::new(kind, 64);
+        use_up_mappings(0);
+        assert_eq!(paged.source.protect(range(1, 1), Access::Write), Err(MemoryError::TooManyMappings));
+        // The whole region at once needs none more.
+        assert_eq!(paged.source.protect(range(0, 64), Access::None), Ok(()));
+    });
+}
+
+#[test]
+fn the_best_source_is_opened_and_the_others_excused() {
+    for (user, name) in [(User::Caller, "the caller"), (User::Ordinary, "an ordinary user")] {
+        let test = "the_best_source_is_opened_and_the_others_excused";
+        run_case_named(test, user, name);
+    }
+}
+
+fn run_case_named(test: &str, user: User, name: &str) {
+    isolated(test, Ending::Success, || {
+        if user == User::Ordinary && getuid().is_root() {
+            become_ordinary();
+        }
+        let config = MemoryConfig { region_bytes: 1 << 30, ..MemoryConfig::default() };
+        let memory = Arc::new(SharedMemory::reserve(config).unwrap());
+        let pager: Arc<dyn hiroba_memory::FaultHandler> = Arc::new(Pager::default());
+        let (source, refusals) = open_best(&memory, &pager).unwrap();
+        let tried = FaultSourceKind::ALL.iter().position(|kind| *kind == source.kind()).unwrap();
+        assert_eq!(refusals.len(), tried, "{name}");
+        for refusal in &refusals {
+            assert!(excuses(&refusal.reason), "{name}: {refusal}");
+            println!("{name}: {refusal}");
+        }
+    });
+}

@@ -1,0 +1,87 @@
+use std::io;
+
+use hiroba_fabric::FabricError;
+use hiroba_memory::MemoryError;
+use hiroba_wire::WireError;
+use thiserror::Error;
+
+/// Why a process could not join its job.
+#[derive(Debug, Error)]
+pub enum NodeError {
+    /// `hiroba_init` was called twice.
+    #[error("expected one hiroba_init a process, got a second one")]
+    AlreadyJoined,
+    /// The process is a child of a node.
+    #[error(
+        "expected the process that hiroba run started, got a child that it forked; a child is no part of the job"
+    )]
+    Forked,
+    /// The launcher's channel is named but unusable.
+    #[error(
+        "expected the launcher's channel on descriptor {descriptor}: {source}; was it closed before hiroba_init?"
+    )]
+    Control {
+        /// The descriptor's number, as the environment has it.
+        descriptor: String,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// The launcher says something else than it should.
+    #[error(transparent)]
+    Wire(#[from] WireError),
+    /// Library and launcher are of different versions.
+    #[error(
+        "expected a launcher of version {ours}, got {theirs}; build the program again with this version's `hiroba cc`"
+    )]
+    Version {
+        /// The library's.
+        ours: String,
+        /// The launcher's.
+        theirs: String,
+    },
+    /// The job asks for something that this build does not have.
+    #[error("expected {what} {known}, got {got}")]
+    Unknown {
+        /// The option.
+        what: &'static str,
+        /// What there is.
+        known: &'static str,
+        /// What was asked for.
+        got: String,
+    },
+    /// The shared region cannot be had.
+    #[error(transparent)]
+    Memory(#[from] MemoryError),
+    /// The fabric cannot be had.
+    #[error(transparent)]
+    Fabric(#[from] FabricError),
+    /// Something else of the system cannot be had.
+    #[error("{what}: {source}")]
+    System {
+        /// What was tried.
+        what: &'static str,
+        /// What the system said.
+        source: io::Error,
+    },
+}
+
+impl NodeError {
+    /// The `errno` value that comes nearest.
+    pub fn errno(&self) -> i32 {
+        match self {
+            NodeError::AlreadyJoined => libc::EALREADY,
+            NodeError::Forked => libc::EPERM,
+            NodeError::Wire(_) | NodeError::Version { .. } => libc::EPROTO,
+            NodeError::Unknown { .. } => libc::ENOTSUP,
+            NodeError::Memory(_) => libc::ENOMEM,
+            NodeError::Fabric(FabricError::NotANode { .. }) => libc::EPROTO,
+            NodeError::Fabric(FabricError::System { source, .. })
+            | NodeError::Control { source, .. }
+            | NodeError::System { source, .. } => source.raw_os_error().unwrap_or(libc::EIO),
+        }
+    }
+
+    pub(crate) fn system(what: &'static str) -> impl FnOnce(rustix::io::Errno) -> NodeError {
+        move |errno| NodeError::System { what, source: errno.into() }
+    }
+}

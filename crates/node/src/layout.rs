@@ -1,0 +1,68 @@
+//! What lies where in the shared region: the lower half is allocated collectively, bottom up; the upper half is
+//! divided into one arena a node for the `malloc` family.
+
+use hiroba_base::{NodeId, PageId, PageRange};
+
+/// The division of a region of `pages` pages among `nodes` nodes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Layout {
+    pages: u64,
+    nodes: u16,
+}
+
+impl Layout {
+    pub(crate) fn new(pages: u64, nodes: u16) -> Layout {
+        Layout { pages, nodes }
+    }
+
+    /// Where collective allocations must end.
+    pub(crate) fn collective_end(self) -> u64 {
+        self.pages / 2
+    }
+
+    /// The arena of one node.
+    pub(crate) fn arena(self, node: NodeId) -> PageRange {
+        let count = self.arena_pages();
+        PageRange { first: PageId(self.collective_end() + u64::from(node.0) * count), count }
+    }
+
+    /// All arenas.
+    pub(crate) fn arenas(self) -> PageRange {
+        PageRange { first: PageId(self.collective_end()), count: self.arena_pages() * u64::from(self.nodes) }
+    }
+
+    /// Whose arena holds `page`.
+    pub(crate) fn arena_owner(self, page: PageId) -> Option<NodeId> {
+        let index = page.0.checked_sub(self.collective_end())? / self.arena_pages();
+        (index < u64::from(self.nodes)).then_some(NodeId(index as u16))
+    }
+
+    fn arena_pages(self) -> u64 {
+        (self.pages - self.collective_end()) / u64::from(self.nodes)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use hiroba_base::MAX_NODES;
+
+    use super::*;
+
+    #[test]
+    fn arenas_are_disjoint_and_know_their_owner() {
+        for nodes in [1, 3, 8, MAX_NODES] {
+            let layout = Layout::new(1 << 32, nodes);
+            let mut free_from = layout.collective_end();
+            for node in NodeId::all(nodes) {
+                let arena = layout.arena(node);
+                assert_eq!(arena.first.0, free_from);
+                free_from = arena.end().0;
+                assert_eq!(layout.arena_owner(arena.first), Some(node));
+                assert_eq!(layout.arena_owner(PageId(arena.end().0 - 1)), Some(node));
+                assert!(arena.count >= 1 << 19, "2 GiB a node at least");
+            }
+            assert!(free_from <= 1 << 32);
+            assert_eq!(layout.arena_owner(PageId(layout.collective_end() - 1)), None);
+        }
+    }
+}

@@ -1,0 +1,219 @@
+//! The service thread: it answers other nodes while the program computes, reads faults that come as events, and notices
+//! when the launcher is gone.
+//!
+//! While a program thread waits it polls the fabric itself, which saves a hop between threads on every answer.
+//! The service thread must not be woken then only to find nothing to do, so its interest in the fabric is
+//! switched off meanwhile (`stand_aside`, `resume`).
+
+use std::os::fd::OwnedFd;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Condvar, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use hiroba_base::NodeId;
+use hiroba_fabric::Fabric;
+use hiroba_memory::fault::Fault;
+use hiroba_wire::Message;
+use hiroba_wire::control::ToNode;
+use rustix::event::{Timespec, epoll};
+
+use crate::NodeError;
+use crate::account::TimeClass;
+use crate::control::ControlChannel;
+use crate::runtime::{Runtime, classify};
+
+const FABRIC: u64 = 1;
+const CONTROL: u64 = 2;
+const FAULTS: u64 = 3;
+
+/// The thread looks up this often at least: a thread that sent something and computes on relies on it for the
+/// fabric's timers.
+const NAP: Duration = Duration::from_millis(5);
+
+/// After a fault event the answer is polled for this long before sleeping, when cores suffice.
+const SPIN: Duration = Duration::from_micros(60);
+
+/// What program threads and the service thread share.
+#[derive(Debug)]
+pub(crate) struct Service {
+    epoll: OwnedFd,
+    /// Program threads that poll the fabric themselves.
+    polling: Mutex<u32>,
+    close_noticed: (Mutex<()>, Condvar),
+}
+
+pub(crate) fn timespec(duration: Duration) -> Timespec {
+    Timespec { tv_sec: duration.as_secs() as i64, tv_nsec: i64::from(duration.subsec_nanos()) }
+}
+
+impl Service {
+    pub(crate) fn new(
+        fabric: Option<&dyn Fabric>,
+        control: Option<&ControlChannel>,
+    ) -> Result<Service, NodeError> {
+        let system = |errno| NodeError::system("setting up the service thread's epoll")(errno);
+        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(system)?;
+        if let Some(fabric) = fabric {
+            epoll::add(&epoll, fabric.descriptor(), epoll::EventData::new_u64(FABRIC), epoll::EventFlags::IN)
+                .map_err(system)?;
+        }
+        if let Some(control) = control {
+            epoll::add(&epoll, control.as_fd(), epoll::EventData::new_u64(CONTROL), epoll::EventFlags::IN)
+                .map_err(system)?;
+        }
+        Ok(Service { epoll, polling: Mutex::new(0), close_noticed: (Mutex::new(()), Condvar::new()) })
+    }
+
+    /// A program thread polls the fabric from now on.
+    pub(crate) fn stand_aside(&self, fabric: &dyn Fabric) {
+        let mut polling = self.polling.lock().unwrap_or_else(PoisonError::into_inner);
+        *polling += 1;
+        if *polling == 1 {
+            self.watch(fabric, epoll::EventFlags::empty());
+        }
+    }
+
+    /// A program thread has stopped polling.
+    pub(crate) fn resume(&self, fabric: &dyn Fabric) {
+        let mut polling = self.polling.lock().unwrap_or_else(PoisonError::into_inner);
+        *polling -= 1;
+        if *polling == 0 {
+            self.watch(fabric, epoll::EventFlags::IN);
+        }
+    }
+
+    fn watch(&self, fabric: &dyn Fabric, events: epoll::EventFlags) {
+        // It cannot fail for a descriptor that was added; if it did, the nap bounds the harm.
+        let _ = epoll::modify(&self.epoll, fabric.descriptor(), epoll::EventData::new_u64(FABRIC), events);
+    }
+
+    /// Sleeps until the launcher has closed the job.
+    pub(crate) fn wait_until_closed(&self, closed: &AtomicBool) {
+        let (mutex, condvar) = &self.close_noticed;
+        let guard = mutex.lock().unwrap_or_else(PoisonError::into_inner);
+        let _guard = condvar.wait_while(guard, |()| !closed.load(Ordering::Acquire));
+    }
+
+    fn notice_close(&self, closed: &AtomicBool) {
+        let (mutex, condvar) = &self.close_noticed;
+        let _guard = mutex.lock().unwrap_or_else(PoisonError::into_inner);
+        closed.store(true, Ordering::Release);
+        condvar.notify_all();
+    }
+}
+
+impl Runtime {
+    /// The service thread's life: until the launcher closes the job.
+    pub(crate) fn serve_others(&self) {
+        let events = self.faults.as_ref().and_then(|faults| faults.events());
+        if let Some(events) = events {
+            let data = epoll::EventData::new_u64(FAULTS);
+            if let Err(errno) = epoll::add(&self.service().epoll, events.as_fd(), data, epoll::EventFlags::IN)
+            {
+                self.fatal(&format!("cannot wait for fault events: {errno}"));
+            }
+        }
+        let mut ready = Vec::with_capacity(4);
+        let mut faults = Vec::new();
+        let mut spin_until = None;
+        loop {
+            ready.clear();
+            let nap = match spin_until {
+                Some(until) if Instant::now() < until => Duration::ZERO,
+                _ => self.nap(),
+            };
+            let _ = epoll::wait(
+                &self.service().epoll,
+                rustix::buffer::spare_capacity(&mut ready),
+                Some(&timespec(nap)),
+            );
+            for event in &ready {
+                if event.data.u64() == CONTROL && self.hear_launcher() {
+                    return;
+                }
+            }
+            if let Some(events) = events {
+                faults.clear();
+                if let Err(error) = events.read(&mut faults) {
+                    self.fatal(&format!("cannot read fault events: {error}"));
+                }
+                if !faults.is_empty() {
+                    self.handle_events(&faults);
+                    spin_until = self.spins().then(|| Instant::now() + SPIN);
+                }
+            }
+            if self.has_fabric() {
+                let from_program = self.account.is_computing() && faults.is_empty();
+                let began = Instant::now();
+                if self.receive() > 0 && from_program && spin_until.is_none_or(|until| until < began) {
+                    self.account.add(TimeClass::Serve, began.elapsed());
+                }
+            }
+        }
+    }
+
+    fn nap(&self) -> Duration {
+        if !self.has_fabric() {
+            return Duration::from_secs(3600);
+        }
+        self.fabric().next_timeout().unwrap_or(NAP).min(NAP)
+    }
+
+    /// Reads the launcher's word; true when the job is over. A launcher that is gone takes the node with it.
+    fn hear_launcher(&self) -> bool {
+        let Some(control) = &self.control else { return false };
+        match control.receive() {
+            Ok(Some(ToNode::Close)) => {
+                self.service().notice_close(&self.closed);
+                true
+            }
+            Ok(Some(_)) => false,
+            // SAFETY: _exit has no memory operands and does not return.
+            Ok(None) | Err(_) => unsafe { libc::_exit(125) },
+        }
+    }
+
+    fn handle_events(&self, faults: &[Fault]) {
+        let now = Instant::now();
+        self.tell(|core| {
+            for fault in faults {
+                let (class, wanted) = classify(fault.kind);
+                self.count_fault(class);
+                core.event_faults.push((fault.page, class, now));
+                core.engine.handle_fault(fault.page, wanted, None);
+                self.carry_out_all(core);
+            }
+        });
+    }
+
+    /// Takes in what other nodes have sent, without waiting; how many messages it was.
+    pub(crate) fn receive(&self) -> usize {
+        let mut count = 0;
+        let result = self.fabric().poll_now(&mut |from, bytes| {
+            count += 1;
+            self.dispatch(from, bytes);
+        });
+        if let Err(error) = result {
+            self.fatal(&format!("cannot receive from other nodes: {error}"));
+        }
+        count
+    }
+
+    fn dispatch(&self, from: NodeId, bytes: &[u8]) {
+        let message = match Message::decode(bytes, &self.limits) {
+            Ok(message) => message,
+            Err(error) => self.fatal(&format!("a message from node {from} makes no sense: {error}")),
+        };
+        match message {
+            Message::Free { address } => self.free_for_peer(from, address),
+            Message::SizeRequest { ticket, address } => self.tell_size(from, ticket, address),
+            Message::SizeReply { ticket, bytes } => self.hear_size(ticket, bytes),
+            Message::ProgramData { identity, offset, bytes } => self.image.keep(identity, offset, bytes),
+            message => self.tell(|core| {
+                if let Err(error) = core.engine.handle_message(from, &message) {
+                    self.fatal(&format!("a message from node {from} breaks the protocol: {error}"));
+                }
+            }),
+        }
+    }
+}
