@@ -12,7 +12,8 @@
 //! loads of such bytes return is not judged until a store that is ordered after all of them.
 //!
 //! Words used by atomic operations have a total order of operations, and each must find what the one before it
-//! left; a plain load must not be older than the latest operation that happens before it.
+//! left; a plain load must not be older than the latest change that happens before it. An operation that only looks (a
+//! load, a failed compare-exchange) passes nothing on: atomics order each other, not plain loads elsewhere.
 //!
 //! An [`Execution`] need not be in one global order: one list of events a thread is enough, because acquires
 //! and releases carry the **turn** of the lock's hold, atomics their turn at the word, and meetings their epoch. The
@@ -217,10 +218,19 @@ struct AtomicWord {
     last_turn_of: FxHashMap<u64, u64>,
     /// What each turn left, by turn.
     history: Vec<(u64, u64, Position)>,
-    /// Each thread's latest operation: clock, turn.
-    latest: Vec<(usize, u64, u64)>,
+    /// Each thread's latest operation.
+    latest: Vec<Operation>,
+    /// Each thread's latest operation that changed the word.
+    latest_change: Vec<Operation>,
     /// Plain stores hit the word too: not judged.
     mixed: bool,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Operation {
+    thread: usize,
+    clock: u64,
+    turn: u64,
 }
 
 struct Judge<'a> {
@@ -384,7 +394,9 @@ impl<'a> Judge<'a> {
                 join(&mut self.clocks[thread], &clock);
             }
             Event::Meet { .. } => {}
-            Event::Atomic { at, turn, previous, .. } => self.atomic(position, at, turn, previous),
+            Event::Atomic { at, turn, previous, current } => {
+                self.atomic(position, at, turn, (previous, current));
+            }
         }
     }
 }
@@ -475,20 +487,25 @@ impl Judge<'_> {
 
 /// Atomic words.
 impl Judge<'_> {
-    /// The latest operation on the word that happens before now.
-    fn latest_before(&self, thread: usize, at: Address) -> Option<u64> {
+    /// The latest of these operations that happens before now.
+    fn latest_before(&self, thread: usize, operations: &[Operation]) -> Option<u64> {
         let clock = &self.clocks[thread];
-        let latest = self.atomics[&at].latest.iter();
-        latest.filter(|(other, when, _)| clock[*other] >= *when).map(|(.., turn)| *turn).max()
+        let earlier = operations.iter().filter(|operation| clock[operation.thread] >= operation.clock);
+        earlier.map(|operation| operation.turn).max()
     }
 
-    fn atomic(&mut self, position: Position, at: Address, turn: u64, previous: u64) {
+    fn atomic(&mut self, position: Position, at: Address, turn: u64, (previous, current): (u64, u64)) {
         let thread = position.thread;
-        let before = self.latest_before(thread, at);
+        let before = self.latest_before(thread, &self.atomics[&at].latest);
         let now = self.clocks[thread][thread];
         let word = self.atomics.get_mut(&at).expect("collected before");
-        word.latest.retain(|(other, ..)| *other != thread);
-        word.latest.push((thread, now, turn));
+        let operation = Operation { thread, clock: now, turn };
+        word.latest.retain(|other| other.thread != thread);
+        word.latest.push(operation);
+        if previous != current {
+            word.latest_change.retain(|other| other.thread != thread);
+            word.latest_change.push(operation);
+        }
         if word.mixed {
             return;
         }
@@ -509,7 +526,7 @@ impl Judge<'_> {
     }
 
     fn load_of_atomic(&mut self, position: Position, at: Address, width: Width, value: u64) {
-        let before = self.latest_before(position.thread, word_of(at));
+        let before = self.latest_before(position.thread, &self.atomics[&word_of(at)].latest_change);
         let word = &self.atomics[&word_of(at)];
         if word.mixed || width != Width::Word {
             return;

@@ -299,7 +299,7 @@ impl<E: Engine> Cluster<E> {
         let network_first = !self.network.is_empty()
             && (thread.is_none()
                 || self.exploring && self.random.random_range(0..16) >= self.thread_bias
-                || !self.exploring && self.steps % 2 == 0);
+                || !self.exploring && self.steps.is_multiple_of(2));
         if network_first && let Some(parcel) = self.network.deliver(&mut self.random) {
             self.deliveries += 1;
             self.deliver(parcel)?;

@@ -60,8 +60,11 @@ const X2: Address = Address::word(0, 1);
 /// Every litmus program that the engine must pass.
 pub fn catalogue() -> Vec<Litmus> {
     let mut all = ordering();
+    all.extend(agreement());
     all.extend(sharing());
+    all.extend(merging());
     all.extend(homes());
+    all.extend(placement());
     all.extend(locks());
     all.extend(atomics());
     all.extend(siblings());
@@ -88,7 +91,6 @@ fn store_buffering(locked: bool) -> Program {
 }
 
 fn ordering() -> Vec<Litmus> {
-    let reader = |first: Address, second: Address| vec![load(first, 0), load(second, 1)];
     vec![
         Litmus::new(
             "message passing under a lock",
@@ -139,6 +141,12 @@ fn ordering() -> Vec<Litmus> {
         .forbid(|ended| both(ended, (0, 0, 0), (1, 0, 0)))
         .reach("one comes first", |ended| both(ended, (0, 0, 0), (1, 0, 1)))
         .reach("both see each other", |ended| both(ended, (0, 0, 1), (1, 0, 1))),
+    ]
+}
+
+fn agreement() -> Vec<Litmus> {
+    let reader = |first: Address, second: Address| vec![load(first, 0), load(second, 1)];
+    vec![
         Litmus::new(
             "coherence of one location",
             "two loads of one thread never see a word's values in the wrong order",
@@ -253,20 +261,28 @@ fn sharing() -> Vec<Litmus> {
             "nobody's bytes are lost, however falsely the page is shared",
             disjoint_bytes(4),
         )
-        .forbid(|ended| (0..4).any(|node| (0..4).any(|other| ended.register(node, other) != 121 + other as u64))),
-        Litmus::new("disjoint bytes under different locks", "each lock carries its own byte", bytes_under_locks())
-            .forbid(|ended| {
-                (0..4).any(|node| {
-                    ended.register(node, 1) != node as u64 + 1
-                        || (0..3).any(|byte| ended.register(node, 2 + byte) != byte as u64 + 1)
-                })
+        .forbid(|ended| {
+            (0..4).any(|node| (0..4).any(|other| ended.register(node, other) != 121 + other as u64))
+        }),
+        Litmus::new(
+            "disjoint bytes under different locks",
+            "each lock carries its own byte",
+            bytes_under_locks(),
+        )
+        .forbid(|ended| {
+            (0..4).any(|node| {
+                ended.register(node, 1) != node as u64 + 1
+                    || (0..3).any(|byte| ended.register(node, 2 + byte) != byte as u64 + 1)
             })
-            .reach("a neighbour is seen", |ended| ended.register(0, 0) == 2)
-            .reach("a neighbour comes later", |ended| ended.register(0, 0) == 0),
-        Litmus::new("barrier ping-pong", "a page written by two nodes in turn, epoch after epoch", ping_pong())
-            .forbid(|ended| {
-                (1..6).any(|epoch| ended.register(epoch % 2, epoch) != 9 + epoch as u64)
-            }),
+        })
+        .reach("a neighbour is seen", |ended| ended.register(0, 0) == 2)
+        .reach("a neighbour comes later", |ended| ended.register(0, 0) == 0),
+        Litmus::new(
+            "barrier ping-pong",
+            "a page written by two nodes in turn, epoch after epoch",
+            ping_pong(),
+        )
+        .forbid(|ended| (1..6).any(|epoch| ended.register(epoch % 2, epoch) != 9 + epoch as u64)),
         Litmus::new(
             "an acquire invalidates a dirty page",
             "the page comes back merged: own unsent writes stay, the others' come in",
@@ -274,13 +290,24 @@ fn sharing() -> Vec<Litmus> {
                 3,
                 [
                     vec![lock(0), store(Z, 1), unlock(0)],
-                    vec![store(Address::word(2, 1), 5), lock(0), load(Z, 0), unlock(0), load(Address::word(2, 1), 1)],
+                    vec![
+                        store(Address::word(2, 1), 5),
+                        lock(0),
+                        load(Z, 0),
+                        unlock(0),
+                        load(Address::word(2, 1), 1),
+                    ],
                     vec![lock(0), load(Z, 0), unlock(0)],
                 ],
             ),
         )
         .forbid(|ended| ended.register(1, 1) != 5)
         .reach("merged", |ended| both(ended, (1, 0, 1), (1, 1, 5))),
+    ]
+}
+
+fn merging() -> Vec<Litmus> {
+    vec![
         Litmus::new(
             "an own write survives an invalidation and two releases",
             "a diff sent before a fetch is in the fetched page",
@@ -358,7 +385,6 @@ fn sharing() -> Vec<Litmus> {
 }
 
 fn homes() -> Vec<Litmus> {
-    let first = PageRange { first: PageId(0), count: 1 };
     vec![
         Litmus::new(
             "the home waits for a diff in flight",
@@ -399,6 +425,12 @@ fn homes() -> Vec<Litmus> {
         .forbid(|ended| both(ended, (1, 0, 2), (1, 1, 0)) || both(ended, (1, 0, 2), (1, 1, 1)))
         .reach("caught in the middle", |ended| both(ended, (1, 9, 1), (1, 1, 2)))
         .reach("early", |ended| ended.register(1, 0) == 0),
+    ]
+}
+
+fn placement() -> Vec<Litmus> {
+    let first = PageRange { first: PageId(0), count: 1 };
+    vec![
         Litmus::new(
             "a page that nobody wrote",
             "it reads zero everywhere, and its zero content merges with a write",

@@ -93,7 +93,7 @@ fn show(caller: &Caller, source: &Path, nodes: u16) -> Result<(), Stopped> {
     if let Some(together) = &together {
         text.push_str(&speed_up(&alone, together, ideal, &glyphs));
     }
-    text.push_str(&where_time_went(&together.unwrap_or(alone).account, &glyphs));
+    text.push_str(&where_time_went(&together.unwrap_or(alone).account, cores, &glyphs));
     print(&text)
 }
 
@@ -184,7 +184,7 @@ impl Glyphs {
 /// More nodes than this are not shown one by one.
 const BARS_MAX: usize = 16;
 
-fn where_time_went(account: &RunStatistics, glyphs: &Glyphs) -> String {
+fn where_time_went(account: &RunStatistics, cores: usize, glyphs: &Glyphs) -> String {
     let mut text = String::from("\nwhere the time went\n");
     let longest = account.per_node.iter().map(|node| node.wall_s).fold(0.0, f64::max);
     for node in account.per_node.iter().take(BARS_MAX) {
@@ -206,6 +206,9 @@ fn where_time_went(account: &RunStatistics, glyphs: &Glyphs) -> String {
         .zip(glyphs.classes)
         .map(|((name, _), glyph)| format!("{glyph} {}", name.replace('_', " ")));
     text.push_str(&format!("  {}\n", legend.collect::<Vec<_>>().join("   ")));
+    if usize::from(account.nodes) > cores {
+        text.push_str("  A node that waits for a core is counted as computing.\n");
+    }
     text.push_str("\nThe same numbers for any program: hiroba run --stats -n 4 ./program\n");
     text
 }

@@ -56,7 +56,7 @@ pub enum FabricError {
 /// be handed out in order; a thread that sleeps in a poll does not have it. A thread that polls while
 /// another has the role waits for the role, for [`wake`](Fabric::wake) or for its timeout. `deliver` runs
 /// without any lock that `send` takes, so it may send and wake; a poll from inside `deliver` returns at
-/// once without doing anything.
+/// once without doing anything, so `deliver` never waits for another message.
 ///
 /// When several threads wait for answers, whichever polls gets them all. It tells the others by its own
 /// means and [`wake`](Fabric::wake); a thread that may be told so reads [`wakes`](Fabric::wakes), checks

@@ -251,6 +251,24 @@ fn a_paused_peer_comes_back() {
 }
 
 #[test]
+fn a_slow_network_is_learnt() {
+    const ROUNDS: u64 = 200;
+    let latency = Duration::from_millis(80);
+    let mut cluster = SimCluster::new(
+        2,
+        3,
+        SimConditions { latency_min: latency, latency_max: latency, ..SimConditions::default() },
+    );
+    cluster.send(ONE, OTHER, b"ping");
+    for _ in 0..2 * ROUNDS {
+        let Delivered { to, from, message } = cluster.step().unwrap();
+        cluster.send(to, from, &message);
+    }
+    let retransmits = cluster.statistics().retransmits;
+    assert!(retransmits < ROUNDS / 10, "{retransmits} retransmissions without a loss");
+}
+
+#[test]
 fn a_partition_heals() {
     let mut cluster = SimCluster::new(3, 3, SimConditions::default());
     cluster.network().set_partitioned(ONE, OTHER, true);

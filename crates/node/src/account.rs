@@ -1,6 +1,7 @@
 //! Where a node's time goes, and what it counts.
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 use hiroba_base::NodeId;
@@ -28,6 +29,10 @@ macro_rules! tallies {
         }
 
         impl Tallies {
+            fn reset(&self) {
+                $(self.$name.store(0, Relaxed);)*
+            }
+
             fn counters(&self) -> Counters {
                 Counters { $($name: self.$name.load(Relaxed),)* ..Counters::default() }
             }
@@ -52,19 +57,25 @@ tallies! {
 /// One node's running account.
 #[derive(Debug)]
 pub(crate) struct Account {
-    joined: Instant,
+    joined: Mutex<Instant>,
     nanos: [AtomicU64; CLASSES],
     /// Program threads that are inside the runtime now.
     inside: AtomicU32,
+    /// In event mode: what the program's thread loses to faults that it does not see.
+    stalls: OnceLock<StallClock>,
+    /// What a fault costs the thread before and after the runtime sees it, in nanoseconds.
+    unseen_per_fault: AtomicU64,
     pub(crate) tallies: Tallies,
 }
 
 impl Account {
     pub(crate) fn new() -> Account {
         Account {
-            joined: Instant::now(),
+            joined: Mutex::new(Instant::now()),
             nanos: Default::default(),
             inside: AtomicU32::new(0),
+            stalls: OnceLock::new(),
+            unseen_per_fault: AtomicU64::new(0),
             tallies: Tallies::default(),
         }
     }
@@ -72,11 +83,79 @@ impl Account {
     /// A program thread enters the runtime; the time until the guard is dropped belongs to `class`.
     pub(crate) fn enter(&self, class: TimeClass) -> Inside<'_> {
         self.inside.fetch_add(1, Relaxed);
+        self.settle_stalls(None);
         Inside { account: self, class, since: Instant::now() }
     }
 
     pub(crate) fn add(&self, class: TimeClass, time: Duration) {
         self.nanos[class as usize].fetch_add(time.as_nanos() as u64, Relaxed);
+    }
+
+    /// Counts a fault, and charges what the runtime does not see of it.
+    pub(crate) fn count_fault(&self, class: TimeClass) {
+        let writes = class == TimeClass::WriteFault;
+        let count = if writes { &self.tallies.write_faults } else { &self.tallies.read_faults };
+        count.fetch_add(1, Relaxed);
+        self.add(class, Duration::from_nanos(self.unseen_per_fault.load(Relaxed)));
+    }
+
+    /// Learns what the kernel's way into and out of a fault costs: `touch` faults after `forbid`, and the median of what its time
+    /// exceeds the time charged for it is charged for every fault from now on. Begins the account anew.
+    pub(crate) fn calibrate(&self, mut forbid: impl FnMut(), mut touch: impl FnMut()) {
+        const TOUCHES: usize = 15;
+        let mut unseen: Vec<Duration> = (0..TOUCHES)
+            .map(|_| {
+                forbid();
+                drop(self.enter(TimeClass::Other));
+                let charged_before = self.charged(TimeClass::ReadFault);
+                let began = Instant::now();
+                touch();
+                let elapsed = began.elapsed();
+                drop(self.enter(TimeClass::Other));
+                elapsed.saturating_sub(self.charged(TimeClass::ReadFault) - charged_before)
+            })
+            .collect();
+        unseen.sort_unstable();
+        self.unseen_per_fault.store(unseen[TOUCHES / 2].as_nanos() as u64, Relaxed);
+        self.begin();
+    }
+
+    /// The node has joined: the account begins.
+    pub(crate) fn begin(&self) {
+        self.nanos.iter().for_each(|nanos| nanos.store(0, Relaxed));
+        self.tallies.reset();
+        *self.joined.lock().unwrap_or_else(PoisonError::into_inner) = Instant::now();
+    }
+
+    fn charged(&self, class: TimeClass) -> Duration {
+        Duration::from_nanos(self.nanos[class as usize].load(Relaxed))
+    }
+
+    /// Faults come as events from now on; the calling thread is the program's.
+    pub(crate) fn expect_fault_events(&self) {
+        if let Some(clock) = StallClock::of_this_thread() {
+            let _ = self.stalls.set(clock);
+        }
+    }
+
+    /// An event says that the program's thread has faulted.
+    pub(crate) fn fault_began(&self, class: TimeClass) {
+        self.settle_stalls(Some(class));
+    }
+
+    /// Its page is there, `served` after the event was read.
+    pub(crate) fn fault_served(&self, class: TimeClass, served: Duration) {
+        match self.stalls.get() {
+            Some(clock) => clock.lock().served += served,
+            None => self.add(class, served),
+        }
+    }
+
+    fn settle_stalls(&self, begun: Option<TimeClass>) {
+        let Some(clock) = self.stalls.get() else { return };
+        if let Some((class, stalled)) = clock.settle(begun) {
+            self.add(class, stalled);
+        }
     }
 
     /// Whether the program's own code has the processor, so that serving takes time from it.
@@ -86,7 +165,8 @@ impl Account {
 
     /// The account as it stands.
     pub(crate) fn statistics(&self, node: NodeId) -> NodeStatistics {
-        let wall_s = self.joined.elapsed().as_secs_f64();
+        let joined = *self.joined.lock().unwrap_or_else(PoisonError::into_inner);
+        let wall_s = joined.elapsed().as_secs_f64();
         let seconds = |class: TimeClass| self.nanos[class as usize].load(Relaxed) as f64 / 1e9;
         let mut time_s = TimeBreakdown {
             compute: 0.0,
@@ -113,6 +193,85 @@ pub(crate) struct Inside<'a> {
 impl Drop for Inside<'_> {
     fn drop(&mut self) {
         self.account.add(self.class, self.since.elapsed());
+        if let Some(clock) = self.account.stalls.get() {
+            clock.restart();
+        }
         self.account.inside.fetch_sub(1, Relaxed);
     }
+}
+
+/// Time that the program's thread spends stopped in page faults which the kernel reports as events.
+///
+/// The service thread sees only the middle of a stall: it begins before the event is read and ends after the page is
+/// there, by the time it takes to wake a thread each. But a thread that waits uses no processor time, so what a stretch
+/// of the program's own code took beyond its processor time was a stall. Being descheduled looks the same; therefore
+/// no more than [`WAKE_UPS`] is added to what the service thread saw.
+#[derive(Debug)]
+struct StallClock {
+    /// The program thread's processor time.
+    clock: libc::clockid_t,
+    stretch: Mutex<Stretch>,
+}
+
+/// Two wake-ups of a halted processor, with a margin.
+const WAKE_UPS: Duration = Duration::from_micros(300);
+
+#[derive(Debug)]
+struct Stretch {
+    began: Instant,
+    processor_time: Duration,
+    /// The fault that the thread was stopped in last.
+    class: Option<TimeClass>,
+    /// For how long it waited while the service thread knew of it.
+    served: Duration,
+}
+
+impl StallClock {
+    fn of_this_thread() -> Option<StallClock> {
+        let mut clock = 0;
+        // SAFETY: pthread_self has no preconditions.
+        let thread = unsafe { libc::pthread_self() };
+        // SAFETY: the thread is alive, `clock` is writable.
+        if unsafe { libc::pthread_getcpuclockid(thread, &mut clock) } != 0 {
+            return None;
+        }
+        let stretch = Stretch {
+            began: Instant::now(),
+            processor_time: read(clock)?,
+            class: None,
+            served: Duration::ZERO,
+        };
+        Some(StallClock { clock, stretch: Mutex::new(stretch) })
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Stretch> {
+        self.stretch.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Ends a stretch of the program's own code and begins the next: how long it was stalled, and in which kind of fault.
+    fn settle(&self, begun: Option<TimeClass>) -> Option<(TimeClass, Duration)> {
+        let mut stretch = self.lock();
+        let (now, processor_time) = (Instant::now(), read(self.clock)?);
+        let elapsed = now.saturating_duration_since(stretch.began);
+        let stalled = elapsed.saturating_sub(processor_time.saturating_sub(stretch.processor_time));
+        let class = stretch.class.or(begun);
+        let charged = stalled.min(stretch.served + WAKE_UPS);
+        *stretch = Stretch { began: now, processor_time, class: begun, served: Duration::ZERO };
+        Some((class?, charged))
+    }
+
+    /// The program's own code goes on after a call.
+    fn restart(&self) {
+        let mut stretch = self.lock();
+        if let Some(processor_time) = read(self.clock) {
+            *stretch = Stretch { began: Instant::now(), processor_time, class: None, served: Duration::ZERO };
+        }
+    }
+}
+
+fn read(clock: libc::clockid_t) -> Option<Duration> {
+    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: `time` is writable; a clock of a thread that is gone gives an error.
+    let read = unsafe { libc::clock_gettime(clock, &mut time) } == 0;
+    read.then(|| Duration::new(time.tv_sec as u64, time.tv_nsec as u32))
 }

@@ -105,7 +105,7 @@ impl Runtime {
         core.event_faults.retain(|(page, class, since)| {
             let over = pages.contains(*page);
             if over {
-                self.account.add(*class, since.elapsed());
+                self.account.fault_served(*class, since.elapsed());
             }
             !over
         });

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
-use hiroba_base::{Access, CondId, LockId, NodeId, PageRange, PageSize};
+use hiroba_base::{Access, CondId, LockId, NodeId, PageId, PageRange, PageSize};
 use hiroba_fabric::{Fabric, UdpFabric};
 use hiroba_memory::fault::{
     self, Fault, FaultHandler, FaultKind, FaultOutcome, FaultSource, FaultSourceKind,
@@ -125,7 +125,11 @@ impl Runtime {
             }
         }
         runtime.register(runtime.layout.arenas()).map_err(NodeError::Memory)?;
+        if runtime.faults.as_ref().is_some_and(|faults| faults.events().is_some()) {
+            runtime.account.expect_fault_events();
+        }
         runtime.start_service()?;
+        runtime.calibrate();
         Ok(runtime)
     }
 
@@ -215,6 +219,22 @@ impl Runtime {
         let started = thread.spawn(move || self.serve_others());
         drop(signals);
         started.map(drop).map_err(|source| NodeError::System { what: "starting the service thread", source })
+    }
+
+    /// Measures what a fault costs outside the runtime, on the last page of this node's own arena.
+    fn calibrate(&self) {
+        let Some(faults) = &self.faults else {
+            return self.account.begin();
+        };
+        let page = PageId(self.layout.arena(self.me).end().0 - 1);
+        let word = self.memory.address_of(page);
+        let touch = || {
+            // SAFETY: the address lies in this node's registered arena, and no lock is held: it may fault like the program.
+            unsafe { word.read_volatile() };
+        };
+        touch(); // the engine's business with the page is done here, what follows is only the fault's way in and out
+        let forbid = || self.or_fatal(faults.protect(PageRange::single(page), Access::None));
+        self.account.calibrate(forbid, touch);
     }
 
     /// Lets the program use pages: under the fault source's eyes, or freely in a job of one node.
@@ -407,17 +427,11 @@ impl Runtime {
             return FaultOutcome::NotOurs;
         }
         let (class, wanted) = classify(fault.kind);
-        self.count_fault(class);
+        self.account.count_fault(class);
         match self.ask(class, |engine, waiter| engine.handle_fault(fault.page, wanted, Some(waiter))) {
             Outcome::Misuse(Misuse::NotAllocated(_)) => FaultOutcome::NotOurs,
             _ => FaultOutcome::Resolved,
         }
-    }
-
-    pub(crate) fn count_fault(&self, class: TimeClass) {
-        let tallies = &self.account.tallies;
-        let count = if class == TimeClass::WriteFault { &tallies.write_faults } else { &tallies.read_faults };
-        count.fetch_add(1, Ordering::Relaxed);
     }
 
     /// Takes a lock.
@@ -542,7 +556,7 @@ impl Runtime {
     /// What every node does alike when a collective allocation is complete.
     pub(crate) fn add_region(&self, bytes: u64, placement: Placement) -> usize {
         let mut next = self.next_page.lock().unwrap_or_else(PoisonError::into_inner);
-        let pages = PageRange { first: hiroba_base::PageId(*next), count: self.page_size().pages_for(bytes) };
+        let pages = PageRange { first: PageId(*next), count: self.page_size().pages_for(bytes) };
         // One page stays unallocated behind each region: running over its end is caught.
         *next += pages.count + 1;
         drop(next);

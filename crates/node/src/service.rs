@@ -178,7 +178,8 @@ impl Runtime {
         self.tell(|core| {
             for fault in faults {
                 let (class, wanted) = classify(fault.kind);
-                self.count_fault(class);
+                self.account.count_fault(class);
+                self.account.fault_began(class);
                 core.event_faults.push((fault.page, class, now));
                 core.engine.handle_fault(fault.page, wanted, None);
                 self.carry_out_all(core);

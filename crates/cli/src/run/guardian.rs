@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::pipe::{PipeFlags, pipe_with};
-use rustix::process::{Pid, WaitOptions, WaitStatus, getpid, set_child_subreaper, waitpid};
+use rustix::process::{Pid, WaitOptions, WaitStatus, getpid, set_child_subreaper, wait};
 
 use super::signals::{self, Inherited, SignalDescriptor};
 use crate::failure::{Failure, system_words};
@@ -71,7 +71,7 @@ fn watch(supervisor: Pid, arrivals: &SignalDescriptor, to_supervisor: &OwnedFd) 
                 let _ = rustix::io::write(to_supervisor, &[arrived.signal as u8]);
             }
         }
-        while let Ok(Some((pid, status))) = waitpid(None, WaitOptions::NOHANG) {
+        while let Ok(Some((pid, status))) = wait(WaitOptions::NOHANG) {
             if pid == supervisor {
                 return status;
             }
@@ -96,7 +96,7 @@ pub fn kill_descendants() {
         // Orphans of what is killed here become this process's children: when there is no child left,
         // there is no descendant left.
         loop {
-            match waitpid(None, WaitOptions::NOHANG) {
+            match wait(WaitOptions::NOHANG) {
                 Ok(Some(_)) => {}
                 Ok(None) => break,
                 Err(rustix::io::Errno::INTR) => {}

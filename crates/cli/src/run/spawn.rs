@@ -145,10 +145,16 @@ fn fork_all(common: &Common, sockets: Vec<UdpSocket>) -> Result<Vec<Spawned>, Fa
 
 fn bind_sockets(nodes: u16) -> Result<Vec<UdpSocket>, Failure> {
     let bind = |_| UdpSocket::bind((Ipv4Addr::LOCALHOST, 0));
-    (0..nodes).map(bind).collect::<io::Result<_>>().map_err(|error| match error.raw_os_error() {
+    let sockets: io::Result<Vec<UdpSocket>> = (0..nodes).map(bind).collect();
+    // Binding works even where the interface is down; sending does not.
+    let probe = || {
+        let socket = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0))?;
+        socket.send_to(&[], socket.local_addr()?)
+    };
+    sockets.and_then(|sockets| probe().map(|_| sockets)).map_err(|error| match error.raw_os_error() {
         Some(libc::EMFILE | libc::ENFILE) => no_descriptor(&error),
         _ => Failure::new(format!(
-            "cannot bind a UDP socket on 127.0.0.1 ({}); is the loopback interface up ('ip link set lo up')?",
+            "cannot use UDP on 127.0.0.1 ({}); is the loopback interface up ('ip link set lo up')?",
             system_words(&error)
         )),
     })

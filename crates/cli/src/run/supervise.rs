@@ -13,7 +13,7 @@ use hiroba_trace::NodeStatistics;
 use hiroba_wire::control::{self, CONTROL_MESSAGE_BYTES_MAX, ToLauncher, ToNode};
 use rustix::event::{PollFd, PollFlags, Timespec, epoll, poll};
 use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendFlags};
-use rustix::process::{Pid, PidfdFlags, WaitOptions, pidfd_open, waitpid};
+use rustix::process::{Pid, PidfdFlags, WaitOptions, pidfd_open, wait};
 
 use super::guardian::{self, Front};
 use super::output::{Labeller, Sink};
@@ -375,7 +375,7 @@ impl Supervisor {
     /// Takes the statuses of all processes that have ended, then judges the nodes among them together.
     fn reap(&mut self) -> Result<(), Stop> {
         let mut ended = Vec::new();
-        while let Ok(Some((pid, status))) = waitpid(None, WaitOptions::NOHANG) {
+        while let Ok(Some((pid, status))) = wait(WaitOptions::NOHANG) {
             let pid = pid.as_raw_nonzero().get();
             let Some(mut end) = End::from_wait(status) else { continue };
             if let Some(Ending { wish: Some(signal), killed: true, .. }) = self.ending {
@@ -455,7 +455,7 @@ impl Supervisor {
 
     /// Ends the job after `grace` unless it has ended by itself; the first reason stays.
     fn end_later(&mut self, grace: Duration, why: String, forced_status: Option<u8>) {
-        if self.end_later.is_none() {
+        if self.ending.is_none() && self.end_later.is_none() {
             self.end_later = Some((Instant::now() + grace, why, forced_status));
         }
     }

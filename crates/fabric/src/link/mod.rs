@@ -31,7 +31,7 @@
 //! # Deviations
 //!
 //! - The timeout is 20 ms at least, 1 s at most, 100 ms before the first sample; RFC 6298 has 1 s, ≥ 60 s, 1 s.
-//! - Backoff ends with any progress, not only with a new sample (see [`rtt`]).
+//! - No sample of the round trip counts for more than the present timeout (see [`rtt`]).
 //! - The window begins at its maximum and never falls below eight datagrams (see [`congestion`]).
 //! - The receiver advertises no window. It keeps 64 datagrams out of order and hands out every message as
 //!   soon as it is whole; the sender's window is sized for the peer's socket buffer.

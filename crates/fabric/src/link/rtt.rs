@@ -24,8 +24,14 @@ pub struct RoundTrip {
 }
 
 impl RoundTrip {
-    /// §2.2 and §2.3. Callers pass no sample of a datagram that was sent twice (§3, Karn).
+    /// §2.2 and §2.3, and §5.7: a sample ends the backoff, and nothing else does. Callers pass none of a
+    /// datagram that was sent twice or taken for lost (§3, Karn).
+    ///
+    /// A sample counts for no more than the present timeout. Only when this node itself was stopped
+    /// does it show more, and that must not leave behind a timeout of a second.
     pub fn sample(&mut self, measured: Duration) {
+        let measured = measured.min(self.timeout());
+        self.backoff = 0;
         match self.smoothed {
             None => {
                 self.smoothed = Some(measured);
@@ -38,20 +44,12 @@ impl RoundTrip {
         }
     }
 
-    /// The peer acknowledged something new, so it lives and the path carries: end the backoff.
-    ///
-    /// §5.7 would keep it until the next sample. With much loss nearly all datagrams are retransmissions,
-    /// which give none, and the link would stay at a timeout of a second (RFC 9002 §6.2.1 resets too).
-    pub fn progress(&mut self) {
-        self.backoff = 0;
-    }
-
     /// §5.5: the timer has expired.
     pub fn back_off(&mut self) {
         self.backoff = (self.backoff + 1).min(BACKOFF_MAX);
     }
 
-    /// Whether the timer has expired since the last progress.
+    /// Whether the timer has expired since the last sample.
     pub fn is_backed_off(&self) -> bool {
         self.backoff > 0
     }
@@ -83,6 +81,18 @@ mod tests {
     }
 
     #[test]
+    fn one_pause_is_forgotten_and_slowness_is_learnt() {
+        let mut round_trip = RoundTrip::default();
+        (0..100).for_each(|_| round_trip.sample(Duration::from_micros(60)));
+        round_trip.sample(Duration::from_secs(60));
+        assert!(round_trip.timeout() < TIMEOUT_MIN * 2);
+        // A slow network shows itself in samples that come when the timeout has backed off beyond it.
+        (0..3).for_each(|_| round_trip.back_off());
+        round_trip.sample(Duration::from_millis(150));
+        assert!(round_trip.timeout() > Duration::from_millis(150));
+    }
+
+    #[test]
     fn the_timeout_is_clamped_backs_off_and_recovers() {
         let mut round_trip = RoundTrip::default();
         for _ in 0..100 {
@@ -95,7 +105,7 @@ mod tests {
             round_trip.back_off();
         }
         assert_eq!(round_trip.timeout(), TIMEOUT_MAX);
-        round_trip.progress();
+        round_trip.sample(Duration::from_micros(60));
         assert_eq!(round_trip.timeout(), TIMEOUT_MIN);
     }
 }

@@ -302,7 +302,6 @@ impl Sender {
         if settled.datagrams == 0 {
             return;
         }
-        self.round_trip.progress();
         if let Some(sent_at) = settled.newest_sent_at {
             self.round_trip.sample(now.saturating_since(sent_at));
         }
@@ -318,6 +317,7 @@ impl Sender {
 
     /// Accounts for a datagram that has arrived.
     fn settle(&mut self, slot: &mut Slot, settled: &mut Settled, pool: &mut BufferPool) {
+        let was_in_flight = slot.state == State::InFlight;
         match slot.state {
             State::InFlight => {
                 self.in_flight -= 1;
@@ -328,14 +328,15 @@ impl Sender {
         }
         settled.datagrams += 1;
         self.backlog_bytes -= slot.buffer.len() - HEADER_BYTES;
-        // Of a datagram sent twice nobody knows which copy arrived (Karn): no sample, and no
-        // conclusion about the order of arrival.
+        // Of a datagram sent twice nobody knows which copy arrived (Karn), so it tells nothing about the
+        // order of arrival. One that was taken for lost tells how long its peer was stopped, not how
+        // long the way is.
         if slot.transmissions == 1 {
-            if slot.order >= settled.newest_order {
+            self.order_arrived = self.order_arrived.max(slot.order);
+            if was_in_flight && slot.order > settled.newest_order {
                 settled.newest_order = slot.order;
                 settled.newest_sent_at = Some(slot.sent_at);
             }
-            self.order_arrived = self.order_arrived.max(slot.order);
         }
         pool.give(std::mem::take(&mut slot.buffer));
     }

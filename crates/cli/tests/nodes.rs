@@ -1,0 +1,248 @@
+//! Nodes that speak the control protocol: joining, leaving, dying between.
+//!
+//! The nodes are this very program, started by the launcher to run the test `node` alone; what they do is
+//! in the variable `NODE_ACTIONS`: for each node words with commas between, nodes apart by semicolons, the
+//! last for all further nodes.
+
+mod support;
+
+use std::os::fd::{BorrowedFd, RawFd};
+use std::process::Command;
+use std::time::Duration;
+
+use hiroba_base::NodeId;
+use hiroba_trace::{Counters, NodeStatistics, TimeBreakdown};
+use hiroba_wire::control::{
+    self, CONTROL_FD_VARIABLE, CONTROL_MESSAGE_BYTES_MAX, JobDescription, ToLauncher, ToNode,
+};
+use rustix::net::{RecvFlags, SendFlags};
+
+use support::{Called, eventually, finish, hiroba, mark, processes_marked, send, start};
+
+const VERSION: &str = env!("CARGO_PKG_VERSION");
+
+fn receive(channel: BorrowedFd) -> Option<ToNode> {
+    let mut bytes = vec![0u8; CONTROL_MESSAGE_BYTES_MAX];
+    match rustix::net::recv(channel, &mut bytes[..], RecvFlags::empty()) {
+        Ok((got, _)) if got > 0 => {
+            Some(control::decode(&bytes[..got]).expect("the launcher speaks our language"))
+        }
+        _ => None,
+    }
+}
+
+fn tell(channel: BorrowedFd, message: &ToLauncher) {
+    rustix::net::send(channel, &control::encode(message), SendFlags::NOSIGNAL).expect("the launcher listens");
+}
+
+fn account(node: NodeId) -> String {
+    let time_s = TimeBreakdown { compute: 0.75, barrier: 0.25, ..TimeBreakdown::default() };
+    let counters = Counters { barriers: 3, bytes_sent: 1 << 20, ..Counters::default() };
+    serde_json::to_string(&NodeStatistics { node, wall_s: 1.0, time_s, counters }).unwrap()
+}
+
+fn act(channel: BorrowedFd, job: &JobDescription, word: &str) {
+    let (action, value) = word.split_once('=').unwrap_or((word, ""));
+    match action {
+        "join" => tell(channel, &ToLauncher::Join { version: VERSION.to_owned() }),
+        "join-old" => tell(channel, &ToLauncher::Join { version: "0.0.1".to_owned() }),
+        "start" => assert_eq!(receive(channel), Some(ToNode::Start)),
+        "leave" => tell(channel, &ToLauncher::Leave { statistics_json: account(job.node) }),
+        "fatal" => {
+            tell(channel, &ToLauncher::Fatal { sentence: "expected a fish, got a bicycle".to_owned() })
+        }
+        "garbage" => _ = rustix::net::send(channel, b"\xff\xff\xff", SendFlags::NOSIGNAL),
+        "exit" => std::process::exit(value.parse().unwrap()),
+        "sleep" => std::thread::sleep(Duration::from_millis(value.parse().unwrap())),
+        "kill" => {
+            let signal = value.parse().unwrap();
+            // Rust's own handler for SIGSEGV would take the signal for a mistake and go on.
+            // SAFETY: the default action runs no code of ours.
+            unsafe { libc::signal(signal, libc::SIG_DFL) };
+            // To this thread, so that it does not get to its next action before.
+            // SAFETY: raise touches no memory.
+            unsafe { libc::raise(signal) };
+        }
+        // SAFETY: no handler of ours is involved.
+        "ignore" => _ = unsafe { libc::signal(value.parse().unwrap(), libc::SIG_IGN) },
+        "check-job" => check_job(job),
+        other => panic!("no action {other}"),
+    }
+}
+
+/// What the job's description promises, seen from inside a node.
+fn check_job(job: &JobDescription) {
+    assert_eq!(job.addresses.len().to_string(), std::env::var("HIROBA_NODES").unwrap());
+    assert_eq!(job.node.to_string(), std::env::var("HIROBA_NODE").unwrap());
+    assert_eq!((job.protocol.as_str(), job.fabric.as_str(), job.threads_per_node), ("hlrc", "udp", 1));
+    // SAFETY: the launcher passes this descriptor on for the node to keep.
+    let socket = unsafe { BorrowedFd::borrow_raw(job.socket_fd) };
+    let bound = rustix::net::getsockname(socket).unwrap();
+    assert_eq!(std::net::SocketAddr::try_from(bound).unwrap(), job.addresses[job.node.index()]);
+}
+
+/// The entry of a node; in an ordinary run of the tests there is no channel and nothing to do.
+#[test]
+fn node() {
+    let Ok(channel) = std::env::var(CONTROL_FD_VARIABLE) else { return };
+    // SAFETY: the launcher passes this descriptor on for the node to keep.
+    let channel = unsafe { BorrowedFd::borrow_raw(channel.parse::<RawFd>().unwrap()) };
+    let Some(ToNode::Job(job)) = receive(channel) else { panic!("expected the job") };
+    let actions = std::env::var("NODE_ACTIONS").unwrap();
+    let each: Vec<&str> = actions.split(';').collect();
+    let mine = each.get(job.node.index()).or(each.last()).unwrap();
+    for word in mine.split(',') {
+        act(channel, &job, word);
+    }
+    std::process::exit(0);
+}
+
+/// `hiroba run` with `flags` on nodes that act so. libtest's words on standard output are no node's.
+fn job(flags: &[&str], actions: &str) -> Command {
+    let program = std::env::current_exe().unwrap();
+    let mut line = vec!["run"];
+    line.extend(flags);
+    line.extend([program.to_str().unwrap(), "--exact", "node", "--nocapture", "--quiet"]);
+    let mut command = hiroba(&line);
+    command.env("NODE_ACTIONS", actions);
+    command
+}
+
+fn nodes(count: &str, actions: &str) -> Called {
+    let mut called = finish(start(&mut job(&["-n", count], actions)));
+    called.stdout.clear();
+    called
+}
+
+#[test]
+fn a_job_in_good_order_says_nothing() {
+    let called = nodes("4", "check-job,join,start,leave");
+    assert_eq!((called.status, called.stderr.as_str()), (0, ""));
+    let called = nodes("3", "join,start,leave,exit=0;join,start,leave,exit=4;join,start,leave,exit=5");
+    assert_eq!((called.status, called.stderr.as_str()), (4, ""), "statuses after leaving are the program's");
+}
+
+#[test]
+fn no_node_starts_before_all_have_joined() {
+    // Were node 0 let go early, it would leave and exit while node 1 still sleeps; its status then stands.
+    let called = nodes("2", "join,start,leave;sleep=200,exit=3");
+    called.says(3, "node 1");
+    assert!(called.stderr.contains("without having joined the job"), "{called:?}");
+}
+
+#[test]
+fn a_joined_node_that_dies_ends_the_job() {
+    nodes("3", "join,start,sleep=60000;join,start,sleep=60000;join,start,kill=11")
+        .says(139, "was killed by signal 11 (SIGSEGV); ending the job");
+    nodes("3", "join,start,sleep=60000;join,start,exit=6;join,start,sleep=60000")
+        .says(6, "exited with status 6 before it had left the job; ending the job");
+    nodes("2", "join,start,sleep=60000;join,start,exit=0").says(125, "without leaving the job");
+    nodes("2", "ignore=15,join,start,sleep=60000;join,start,kill=9").says(137, "node 1");
+}
+
+#[test]
+fn a_node_that_never_joins_ends_those_that_did() {
+    nodes("3", "join,start;exit=0;join,start").says(125, "node 1");
+    nodes("3", "join,start;exit=2;join,start").says(2, "never called hiroba_init");
+    nodes("2", "sleep=200,join,start;exit=0").says(125, "node 1");
+}
+
+#[test]
+fn a_node_that_was_killed_after_leaving_is_named() {
+    nodes("2", "join,start,leave;join,start,leave,kill=9").says(137, "after it had left the job");
+}
+
+#[test]
+fn fatal_sentences_are_passed_on_once() {
+    nodes("3", "join,start,fatal,exit=125").says(125, "expected a fish, got a bicycle");
+    nodes("2", "join,start,sleep=60000;fatal,sleep=60000").says(125, "node 1: expected a fish");
+}
+
+#[test]
+fn another_version_and_garbage_are_refused() {
+    nodes("2", "join-old,sleep=60000").says(125, "was built with Hiroba 0.0.1");
+    nodes("2", "join,sleep=60000;garbage,sleep=60000").says(125, "node 1 sent 3 bytes");
+}
+
+#[test]
+fn a_wrapper_does_not_hide_a_death() {
+    let program = std::env::current_exe().unwrap();
+    let script =
+        format!("'{}' --exact node --nocapture --quiet >/dev/null; sleep 1000; true", program.display());
+    let wrapped = |actions: &str, script: &str| {
+        finish(start(hiroba(&["run", "-n", "2", "sh", "-c", script]).env("NODE_ACTIONS", actions)))
+    };
+    wrapped("join,start,sleep=60000;join,start,exit=0", &script).says(125, "ended without leaving the job");
+    let called = wrapped("join,start,leave", &script.replace("1000", "0"));
+    assert_eq!((called.status, called.stderr.as_str()), (0, ""), "{called:?}");
+}
+
+#[test]
+fn a_stopped_node_is_not_dead() {
+    let mark = mark("stopped");
+    let child = start(job(&["-n", "2"], "join,start,leave;join,start,kill=19,leave").env("MARK", &mark));
+    let stopped = || {
+        let tasks = std::fs::read_dir("/proc").unwrap().flatten();
+        tasks
+            .filter(|task| {
+                std::fs::read(task.path().join("environ"))
+                    .is_ok_and(|bytes| bytes.windows(mark.len()).any(|part| part == mark.as_bytes()))
+            })
+            .filter(|task| {
+                std::fs::read_to_string(task.path().join("stat")).is_ok_and(|stat| stat.contains(") T "))
+            })
+            .filter_map(|task| task.file_name().to_str()?.parse::<i32>().ok())
+            .collect::<Vec<_>>()
+    };
+    eventually("a node has stopped", || !stopped().is_empty());
+    for pid in stopped() {
+        // SAFETY: kill touches no memory; a stopped process keeps its pid.
+        unsafe { libc::kill(pid, libc::SIGCONT) };
+    }
+    assert_eq!(finish(child).status, 0);
+}
+
+#[test]
+fn a_signal_ends_a_job_whose_nodes_have_joined() {
+    let mark = mark("joined-signal");
+    let child = start(job(&["-n", "2"], "join,start,sleep=60000").env("MARK", &mark));
+    eventually("the nodes run", || processes_marked(&mark) == 4);
+    send(&child, libc::SIGTERM);
+    let called = finish(child);
+    assert_eq!((called.status, called.stderr.lines().count()), (143, 1), "{called:?}");
+    assert_eq!(processes_marked(&mark), 0);
+}
+
+#[test]
+fn statistics_are_shown_and_written() {
+    let directory = tempfile::tempdir().unwrap();
+    let json = directory.path().join("a.json");
+    std::fs::write(&json, "x".repeat(100_000)).unwrap();
+    let flag = format!("--stats=json:{}", json.display());
+    let called = finish(start(&mut job(&["-n", "3", "--stats", &flag], "join,start,leave")));
+    assert_eq!(called.status, 0);
+    for part in ["on 3 nodes (hlrc over udp, pages of 4 KiB)", "0.750  75%", "2.250  75%", "1 MiB", "3 MiB"] {
+        assert!(called.stderr.contains(part), "expected {part:?}\n{}", called.stderr);
+    }
+    let account: serde_json::Value = serde_json::from_str(&std::fs::read_to_string(&json).unwrap()).unwrap();
+    assert_eq!(account["per_node"].as_array().unwrap().len(), 3);
+    assert_eq!(account["per_node"][2]["node"], 2);
+    assert_eq!(account["total"]["barriers"], 9);
+    assert_eq!(account["total"]["time_s"]["compute"], 2.25);
+    for key in ["program", "nodes", "threads_per_node", "protocol", "fabric", "page_bytes", "wall_s"] {
+        assert!(!account[key].is_null(), "{key}");
+    }
+}
+
+#[test]
+fn the_account_of_a_job_that_died_holds_those_who_left() {
+    let directory = tempfile::tempdir().unwrap();
+    let flag = format!("--stats=json:{}", directory.path().join("a.json").display());
+    let called =
+        finish(start(&mut job(&["-n", "2", &flag], "join,start,leave;join,start,sleep=200,kill=11")));
+    assert_eq!(called.status, 139);
+    let text = std::fs::read_to_string(directory.path().join("a.json")).unwrap();
+    let account: serde_json::Value = serde_json::from_str(&text).unwrap();
+    assert_eq!(account["nodes"], 2);
+    assert_eq!(account["per_node"].as_array().unwrap().len(), 1);
+}

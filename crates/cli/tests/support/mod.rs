@@ -1,0 +1,122 @@
+//! Calls the command as a user would, within bounds of time.
+
+#![allow(dead_code, reason = "every test program uses a part of it")]
+
+use std::io::Read;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+/// No call may take longer; only a hanging one does.
+const CALL_LIMIT: Duration = Duration::from_secs(60);
+const POLL_INTERVAL: Duration = Duration::from_millis(5);
+
+/// What a call came to.
+#[derive(Debug)]
+pub struct Called {
+    pub status: i32,
+    pub stdout: String,
+    pub stderr: String,
+}
+
+impl Called {
+    /// Asserts the exit status and that standard error is one sentence of Hiroba's with `phrase`, and that
+    /// nothing is on standard output.
+    #[track_caller]
+    pub fn says(&self, status: i32, phrase: &str) {
+        assert_eq!(self.status, status, "{self:?}");
+        assert_eq!(self.stderr.lines().count(), 1, "{self:?}");
+        assert!(
+            self.stderr.starts_with("hiroba: ") && self.stderr.contains(phrase),
+            "expected {phrase:?}: {self:?}"
+        );
+        assert_eq!(self.stdout, "", "{self:?}");
+    }
+}
+
+/// The command with arguments; standard input is empty.
+pub fn hiroba(arguments: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_hiroba"));
+    command.args(arguments).stdin(Stdio::null()).env_remove("HIROBA_CONTROL_FD");
+    command
+}
+
+/// A shell that runs `script` with the command as `$H`.
+pub fn shell(script: &str) -> Command {
+    let mut command = Command::new("sh");
+    command.args(["-c", script]).env("H", env!("CARGO_BIN_EXE_hiroba")).stdin(Stdio::null());
+    command
+}
+
+/// Starts `command` with piped output.
+pub fn start(command: &mut Command) -> Child {
+    command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("the command starts")
+}
+
+/// Waits for a child that was started, and kills it when it hangs.
+#[track_caller]
+pub fn finish(mut child: Child) -> Called {
+    let mut streams = (child.stdout.take().expect("piped"), child.stderr.take().expect("piped"));
+    let out = std::thread::spawn(move || text(&mut streams.0));
+    let error = std::thread::spawn(move || text(&mut streams.1));
+    let limit = Instant::now() + CALL_LIMIT;
+    let status = loop {
+        match child.try_wait().expect("the child is ours") {
+            Some(status) => break status,
+            None if Instant::now() > limit => {
+                let _ = child.kill();
+                panic!("the command hangs");
+            }
+            None => std::thread::sleep(POLL_INTERVAL),
+        }
+    };
+    Called {
+        status: status.code().unwrap_or(-1),
+        stdout: out.join().expect("reads"),
+        stderr: error.join().expect("reads"),
+    }
+}
+
+fn text(stream: &mut impl Read) -> String {
+    let mut bytes = Vec::new();
+    let _ = stream.read_to_end(&mut bytes);
+    String::from_utf8_lossy(&bytes).into_owned()
+}
+
+/// Runs `hiroba` with `arguments`.
+#[track_caller]
+pub fn call(arguments: &[&str]) -> Called {
+    finish(start(&mut hiroba(arguments)))
+}
+
+/// Waits until `holds`.
+#[track_caller]
+pub fn eventually(what: &str, holds: impl Fn() -> bool) {
+    let limit = Instant::now() + CALL_LIMIT;
+    while !holds() {
+        assert!(Instant::now() < limit, "waited in vain until {what}");
+        std::thread::sleep(POLL_INTERVAL);
+    }
+}
+
+/// Processes whose command line or environment holds `mark`, but for zombies, which no longer hold either.
+pub fn processes_marked(mark: &str) -> usize {
+    let holds = |file: &Path| {
+        std::fs::read(file).is_ok_and(|bytes| bytes.windows(mark.len()).any(|part| part == mark.as_bytes()))
+    };
+    let entries = std::fs::read_dir("/proc").expect("/proc is mounted").flatten();
+    entries
+        .filter(|entry| holds(&entry.path().join("cmdline")) || holds(&entry.path().join("environ")))
+        .count()
+}
+
+/// A word that marks the processes of one test.
+pub fn mark(test: &str) -> String {
+    format!("hiroba-test-{test}-{}", std::process::id())
+}
+
+/// Sends a signal to a child that has not been waited for.
+pub fn send(child: &Child, signal: i32) {
+    // SAFETY: kill touches no memory; the child is not waited for yet, so the pid is its own.
+    assert_eq!(unsafe { libc::kill(child.id() as i32, signal) }, 0);
+}

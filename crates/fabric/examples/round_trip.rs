@@ -1,0 +1,146 @@
+//! A round trip over the fabric beside one over bare sockets, and a stream; prints both and their ratio.
+//!
+//! `cargo run --release -p hiroba-fabric --example round_trip [spin]`
+
+use std::net::UdpSocket;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use hiroba_base::NodeId;
+use hiroba_fabric::{Fabric, SimCluster, SimConditions, UdpFabric};
+
+const ROUNDS: usize = 20_000;
+
+fn main() {
+    let spin = std::env::args().nth(1).is_some_and(|argument| argument == "spin");
+    let raw = (bare(spin), bare(spin));
+    let fabric = (over_fabric(spin), over_fabric(spin));
+    let (raw, fabric) = (raw.0.min(raw.1), fabric.0.min(fabric.1));
+    println!("round trip of 64 B, median: bare {raw:.1?}, fabric {fabric:.1?}");
+    println!("ratio {:.2}", fabric.as_secs_f64() / raw.as_secs_f64());
+    println!("stream of 1 MiB messages: {:.2} GB/s", stream());
+    simulated();
+}
+
+fn median(mut samples: Vec<Duration>) -> Duration {
+    samples.sort_unstable();
+    samples[samples.len() / 2]
+}
+
+fn pair() -> [UdpSocket; 2] {
+    [0, 1].map(|_| UdpSocket::bind("127.0.0.1:0").expect("loopback"))
+}
+
+fn bare(spin: bool) -> Duration {
+    let [one, other] = pair();
+    one.connect(other.local_addr().expect("bound")).expect("connects");
+    other.connect(one.local_addr().expect("bound")).expect("connects");
+    for socket in [&one, &other] {
+        socket.set_nonblocking(spin).expect("a socket");
+    }
+    let receive = |socket: &UdpSocket, room: &mut [u8]| {
+        while socket.recv(room).is_err() {
+            std::hint::spin_loop();
+        }
+    };
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            let mut room = [0; 128];
+            for _ in 0..ROUNDS {
+                receive(&other, &mut room);
+                other.send(&room[..104]).expect("sends");
+            }
+        });
+        let mut room = [0; 128];
+        let samples = (0..ROUNDS).map(|_| {
+            let start = Instant::now();
+            one.send(&room[..104]).expect("sends");
+            receive(&one, &mut room);
+            start.elapsed()
+        });
+        median(samples.collect())
+    })
+}
+
+fn fabrics() -> [UdpFabric; 2] {
+    let sockets = pair();
+    let addresses: Vec<_> = sockets.iter().map(|socket| socket.local_addr().expect("bound")).collect();
+    let mut node = 0;
+    sockets.map(|socket| {
+        node += 1;
+        UdpFabric::new(socket.into(), NodeId(node - 1), addresses.clone(), 1, None).expect("a fabric")
+    })
+}
+
+fn poll(fabric: &UdpFabric, spin: bool, deliver: &mut dyn FnMut(NodeId, &[u8])) {
+    let polled =
+        if spin { fabric.poll_now(deliver) } else { fabric.poll(Some(Duration::from_secs(1)), deliver) };
+    polled.expect("polls");
+}
+
+fn over_fabric(spin: bool) -> Duration {
+    let [one, other] = fabrics();
+    let done = AtomicBool::new(false);
+    let result = thread::scope(|scope| {
+        scope.spawn(|| {
+            while !done.load(Ordering::Relaxed) {
+                poll(&other, spin, &mut |from, bytes| other.send(from, &[bytes]));
+            }
+        });
+        let samples = (0..ROUNDS).map(|_| {
+            let start = Instant::now();
+            one.send(NodeId(1), &[&[0; 64]]);
+            let mut answered = false;
+            while !answered {
+                poll(&one, spin, &mut |_, _| answered = true);
+            }
+            start.elapsed()
+        });
+        let result = median(samples.collect());
+        done.store(true, Ordering::Relaxed);
+        other.wake();
+        result
+    });
+    println!("{:?}", one.statistics());
+    result
+}
+
+fn stream() -> f64 {
+    const MESSAGES: usize = 1000;
+    let [one, other] = fabrics();
+    let message = vec![1; 1 << 20];
+    let start = Instant::now();
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            let mut received = 0;
+            while received < MESSAGES {
+                poll(&other, false, &mut |_, _| received += 1);
+            }
+            other.drain(Duration::ZERO);
+        });
+        for _ in 0..MESSAGES {
+            one.send(NodeId(1), &[&message]);
+            while one.backlog_bytes(NodeId(1)) > 4 << 20 {
+                poll(&one, false, &mut |_, _| {});
+            }
+        }
+        one.drain(Duration::from_secs(1));
+    });
+    println!("{:?}", one.statistics());
+    (MESSAGES << 20) as f64 / start.elapsed().as_secs_f64() / 1e9
+}
+
+fn simulated() {
+    const MESSAGES: u32 = 100_000;
+    let start = Instant::now();
+    let mut cluster = SimCluster::new(4, 1, SimConditions::default());
+    for node in 1..4 {
+        cluster.send(NodeId(0), NodeId(node), &[0; 64]);
+    }
+    for _ in 0..MESSAGES {
+        let delivered = cluster.step().expect("goes on");
+        cluster.send(delivered.to, delivered.from, &delivered.message);
+    }
+    println!("{MESSAGES} simulated messages: {:.1?}", start.elapsed());
+}
