@@ -12,8 +12,8 @@
 //! loads of such bytes return is not judged until a store that is ordered after all of them.
 //!
 //! Words used by atomic operations have a total order of operations, and each must find what the one before it
-//! left; a plain load must not be older than the latest change that happens before it. An operation that only looks (a
-//! load, a failed compare-exchange) passes nothing on: atomics order each other, not plain loads elsewhere.
+//! left; a plain load must not be older than the latest operation that happens before it, also when that one only looked
+//! (a load, a failed compare-exchange): who has seen a change passes it on.
 //!
 //! An [`Execution`] need not be in one global order: one list of events a thread is enough, because acquires
 //! and releases carry the **turn** of the lock's hold, atomics their turn at the word, and meetings their epoch. The
@@ -220,8 +220,6 @@ struct AtomicWord {
     history: Vec<(u64, u64, Position)>,
     /// Each thread's latest operation.
     latest: Vec<Operation>,
-    /// Each thread's latest operation that changed the word.
-    latest_change: Vec<Operation>,
     /// Plain stores hit the word too: not judged.
     mixed: bool,
 }
@@ -394,8 +392,8 @@ impl<'a> Judge<'a> {
                 join(&mut self.clocks[thread], &clock);
             }
             Event::Meet { .. } => {}
-            Event::Atomic { at, turn, previous, current } => {
-                self.atomic(position, at, turn, (previous, current));
+            Event::Atomic { at, turn, previous, .. } => {
+                self.atomic(position, at, turn, previous);
             }
         }
     }
@@ -494,7 +492,7 @@ impl Judge<'_> {
         earlier.map(|operation| operation.turn).max()
     }
 
-    fn atomic(&mut self, position: Position, at: Address, turn: u64, (previous, current): (u64, u64)) {
+    fn atomic(&mut self, position: Position, at: Address, turn: u64, previous: u64) {
         let thread = position.thread;
         let before = self.latest_before(thread, &self.atomics[&at].latest);
         let now = self.clocks[thread][thread];
@@ -502,10 +500,6 @@ impl Judge<'_> {
         let operation = Operation { thread, clock: now, turn };
         word.latest.retain(|other| other.thread != thread);
         word.latest.push(operation);
-        if previous != current {
-            word.latest_change.retain(|other| other.thread != thread);
-            word.latest_change.push(operation);
-        }
         if word.mixed {
             return;
         }
@@ -526,7 +520,7 @@ impl Judge<'_> {
     }
 
     fn load_of_atomic(&mut self, position: Position, at: Address, width: Width, value: u64) {
-        let before = self.latest_before(position.thread, &self.atomics[&word_of(at)].latest_change);
+        let before = self.latest_before(position.thread, &self.atomics[&word_of(at)].latest);
         let word = &self.atomics[&word_of(at)];
         if word.mixed || width != Width::Word {
             return;

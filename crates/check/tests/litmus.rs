@@ -2,7 +2,7 @@
 
 use hiroba_check::axioms::judge;
 use hiroba_check::cluster::{Cluster, Failure, NetworkChoice, Options};
-use hiroba_check::litmus::{Litmus, catalogue, open_defects};
+use hiroba_check::litmus::{Litmus, catalogue};
 use hiroba_check::program::script::*;
 use hiroba_check::program::{Address, Program};
 use hiroba_protocol::hlrc::Hlrc;
@@ -51,20 +51,6 @@ fn loss_duplication_and_reordering_beneath_the_link_change_nothing() {
             let examined = examine(&litmus, seed, NetworkChoice::Lossy);
             examined.unwrap_or_else(|wrong| panic!("{}, seed {seed}: {wrong}", litmus.name));
         }
-    }
-}
-
-/// When one of these passes, the engine has been mended: move the program to the catalogue.
-#[test]
-fn known_defects_are_still_seen() {
-    for litmus in open_defects() {
-        let failing = (0..SEEDS).find_map(|seed| {
-            examine(&litmus, seed, NetworkChoice::Shuffled).err().map(|wrong| (seed, wrong))
-        });
-        let Some((seed, wrong)) = failing else {
-            panic!("{}: passes {SEEDS} seeds now; move it to the catalogue", litmus.name)
-        };
-        println!("{}: seed {seed}: {wrong}", litmus.name);
     }
 }
 

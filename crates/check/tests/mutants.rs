@@ -37,11 +37,14 @@ fn noticed(mutant: Option<Mutant>) -> Vec<String> {
         });
         witnesses.extend(seen);
     }
-    let shape = Shape { threads_per_node: 1, publications: false };
-    let random = (0..RANDOM_SEEDS).find_map(|seed| {
-        run(&generate(seed, shape), seed, mutant).err().map(|wrong| format!("random, seed {seed}: {wrong}"))
-    });
-    witnesses.extend(random);
+    for threads_per_node in [1, 2] {
+        let shape = Shape { threads_per_node, publications: false };
+        let random = (0..RANDOM_SEEDS).find_map(|seed| {
+            let wrong = run(&generate(seed, shape), seed, mutant).err()?;
+            Some(format!("random, {threads_per_node} threads a node, seed {seed}: {wrong}"))
+        });
+        witnesses.extend(random);
+    }
     witnesses
 }
 

@@ -52,12 +52,7 @@ fn random_programs_over_a_lossy_network_behave_as_on_one_machine() {
     explore(ONE_THREAD, NetworkChoice::Lossy, 300);
 }
 
-/// When this passes all seeds, the engine has been mended: let `explore` run this shape too.
 #[test]
-fn publications_are_a_known_defect() {
-    let failing = (0..5000).find_map(|seed| {
-        examine(PUBLICATIONS, NetworkChoice::Shuffled, seed).err().map(|wrong| (seed, wrong))
-    });
-    let (seed, wrong) = failing.expect("publications work now; explore them like the other shapes");
-    println!("seed {seed}: {wrong}");
+fn random_programs_with_publications_behave_as_on_one_machine() {
+    explore(PUBLICATIONS, NetworkChoice::Shuffled, 2000);
 }

@@ -158,9 +158,20 @@ fn every_header_compiles_as_c99_and_cxx_without_a_warning() {
     for header in ["hiroba.h", "sms.h", "tsm.h"] {
         for (compiler, standard, suffix) in [("cc", "-std=c99", "c"), ("cxx", "-std=c++11", "cpp")] {
             let source = workshop().join(format!("{header}.{}.{suffix}", unique()));
-            std::fs::write(&source, format!("#include <{header}>\nint main(void) {{ return 0; }}\n")).unwrap();
+            std::fs::write(&source, format!("#include <{header}>\nint main(void) {{ return 0; }}\n"))
+                .unwrap();
             let mut command = Command::new(HIROBA);
-            command.args([compiler, standard, "-Wall", "-Wextra", "-Wpedantic", "-Werror", "-c", "-o", "/dev/null"]);
+            command.args([
+                compiler,
+                standard,
+                "-Wall",
+                "-Wextra",
+                "-Wpedantic",
+                "-Werror",
+                "-c",
+                "-o",
+                "/dev/null",
+            ]);
             let output = command.arg(&source).output().expect("hiroba starts");
             assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
         }
@@ -212,7 +223,10 @@ fn statistics_add_up_and_count_what_happened() {
         }
         let counters = &run.total.counters;
         assert!(counters.read_faults > 0 && counters.write_faults > 0, "{counters:?}");
-        assert!(counters.pages_fetched > 0 && counters.messages_sent > counters.pages_fetched, "{counters:?}");
+        assert!(
+            counters.pages_fetched > 0 && counters.messages_sent > counters.pages_fetched,
+            "{counters:?}"
+        );
         assert!(counters.bytes_sent > 0 && counters.invalidations > 0, "{counters:?}");
         let sum: u64 = run.per_node.iter().map(|node| node.counters.messages_sent).sum();
         assert_eq!(counters.messages_sent, sum);

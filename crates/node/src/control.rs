@@ -35,15 +35,25 @@ impl ControlChannel {
         Ok(Some(ControlChannel { socket }))
     }
 
+    /// The job, which the launcher queued before the node's first program began; `None` when the launcher is gone.
+    pub(crate) fn receive_job(&self) -> Result<Option<ToNode>, NodeError> {
+        self.receive_with(RecvFlags::DONTWAIT)
+    }
+
     /// Waits for the launcher's next word; `None` when it is gone.
     pub(crate) fn receive(&self) -> Result<Option<ToNode>, NodeError> {
+        self.receive_with(RecvFlags::empty())
+    }
+
+    fn receive_with(&self, flags: RecvFlags) -> Result<Option<ToNode>, NodeError> {
         let mut buffer = vec![0; CONTROL_MESSAGE_BYTES_MAX];
         loop {
-            match recv(&self.socket, &mut buffer[..], RecvFlags::empty()) {
+            match recv(&self.socket, &mut buffer[..], flags) {
                 Ok((0, _)) => return Ok(None),
                 Ok((length, _)) => return Ok(Some(decode(&buffer[..length])?)),
                 Err(Errno::INTR) => {}
                 Err(Errno::CONNRESET) => return Ok(None),
+                Err(Errno::AGAIN) => return Err(NodeError::NotFirst),
                 Err(errno) => return Err(NodeError::system("reading from the launcher")(errno)),
             }
         }

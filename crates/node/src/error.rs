@@ -16,6 +16,11 @@ pub enum NodeError {
         "expected the process that hiroba run started, got a child that it forked; a child is no part of the job"
     )]
     Forked,
+    /// An earlier program of this node has had the job.
+    #[error(
+        "expected one program a node that calls hiroba_init, got a second one; run each under a `hiroba run` of its own"
+    )]
+    NotFirst,
     /// The launcher's channel is named but unusable.
     #[error(
         "expected the launcher's channel on descriptor {descriptor}: {source}; was it closed before hiroba_init?"
@@ -69,7 +74,7 @@ impl NodeError {
     /// The `errno` value that comes nearest.
     pub fn errno(&self) -> i32 {
         match self {
-            NodeError::AlreadyJoined => libc::EALREADY,
+            NodeError::AlreadyJoined | NodeError::NotFirst => libc::EALREADY,
             NodeError::Forked => libc::EPERM,
             NodeError::Wire(_) | NodeError::Version { .. } => libc::EPROTO,
             NodeError::Unknown { .. } => libc::ENOTSUP,

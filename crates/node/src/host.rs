@@ -22,12 +22,22 @@ pub(crate) struct Core {
     page: Vec<u8>,
     message: Vec<u8>,
     /// Faults that came as events: since when each waits, for the account.
-    pub(crate) event_faults: Vec<(PageId, TimeClass, Instant)>,
+    event_faults: Vec<(PageId, TimeClass, Instant)>,
 }
 
 impl Core {
     pub(crate) fn new(engine: Box<dyn Engine>, twins: Twins, page_bytes: usize) -> Core {
         Core { engine, twins, page: vec![0; page_bytes], message: Vec::new(), event_faults: Vec::new() }
+    }
+
+    /// A fault came as an event; it is over when the page's access is given.
+    pub(crate) fn note_event_fault(&mut self, page: PageId, class: TimeClass) {
+        self.event_faults.push((page, class, Instant::now()));
+    }
+
+    /// Whether threads of the program are stopped in faults that came as events.
+    pub(crate) fn has_event_faults(&self) -> bool {
+        !self.event_faults.is_empty()
     }
 }
 

@@ -153,7 +153,7 @@ impl Runtime {
     }
 
     fn of_job(control: ControlChannel) -> Result<Runtime, NodeError> {
-        let job = match control.receive()? {
+        let job = match control.receive_job()? {
             Some(ToNode::Job(job)) => job,
             _ => std::process::exit(125), // the launcher is gone
         };
@@ -403,6 +403,7 @@ impl Runtime {
             signals = SignalsHeld::hold();
         };
         self.service.resume(self.fabric());
+        self.service.stay_near_caller();
         answer
     }
 

@@ -31,10 +31,12 @@
 //! - An acquire does not end the interval. A dirty page that it invalidates keeps its twin, and the page that is
 //!   fetched later is merged: bytes in which it differs from the twin go into frame and twin.
 //! - The log of intervals keeps only each writer's latest notice for a page (see [`crate::interval`]).
-//! - A home page that no other node has fetched is *exclusive*: it is written without faults or notices. The first fetch
-//!   makes it shared, and counts it as written in the open interval.
+//! - A home page of which no other node holds a copy is *exclusive*: it is written without faults or notices. The first
+//!   fetch makes it shared, and counts it as written in the open interval. A barrier that carries a notice of it, after
+//!   which all copies are void, makes it exclusive again unless it was fetched after the interval had ended.
 //! - Atomic words are operated on at the home. The operating node's next interval carries a notice for the page and an
-//!   empty diff advances its version, so plain loads elsewhere see the word after the next acquire.
+//!   empty diff advances its version, so plain loads elsewhere see the word after the next acquire. That holds for
+//!   loads too: who has seen another node's change passes it on.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -70,14 +72,17 @@ pub struct Hlrc {
     pages: FxHashMap<PageId, Page>,
     /// Pages written in the open interval: copies with a twin, and shared home pages.
     written: PageSet,
-    /// Pages homed elsewhere whose atomic words this node changed in the open interval.
-    changed_at_home: PageSet,
+    /// Pages homed elsewhere on whose atomic words this node operated in the open interval.
+    operated_on: PageSet,
     timestamp: VectorTimestamp,
     log: IntervalLog,
     locks: Locks,
     conds: Conds,
     collectives_done: u64,
     collective_waiter: Option<Waiter>,
+    /// Publications that came while this node waits in a collective, the latest of each sender. They may be later than
+    /// the departure that is still on its way, whose notices must be absorbed first.
+    publications: BTreeMap<NodeId, Knowledge>,
     barrier_manager: Option<BarrierManager>,
     release: Option<OpenRelease>,
     /// `Effect::Atomic`s that the host has not answered yet, in order: who wants the result, and of which page.
@@ -99,8 +104,10 @@ struct Page {
     held: VersionVector,
     /// What notices demand beyond `held`.
     needed: VersionVector,
-    /// Home: another node has fetched the page.
+    /// Home: another node may hold a copy.
     shared: bool,
+    /// Home: another node has fetched the page since the last notice of a write here.
+    served: bool,
     /// A request is under way (copy), or diffs are awaited (home): who waits, and for which access.
     fetch: Option<Fetch>,
     /// Home: requests that wait for diffs.
@@ -158,6 +165,7 @@ enum AfterRelease {
     Unlock(LockId, Option<Waiter>),
     Arrive(Collective),
     Publish(NodeId, Waiter),
+    Atomic { home: NodeId, page_id: PageId, offset: u32, operation: AtomicOperation, waiter: Waiter },
 }
 
 impl Hlrc {
@@ -170,13 +178,14 @@ impl Hlrc {
             homes: HomeMap::new(nodes),
             pages: FxHashMap::default(),
             written: PageSet::new(),
-            changed_at_home: PageSet::new(),
+            operated_on: PageSet::new(),
             timestamp: VectorTimestamp::new(nodes),
             log: IntervalLog::new(nodes),
             locks: Locks::new(me, nodes),
             conds: Conds::default(),
             collectives_done: 0,
             collective_waiter: None,
+            publications: BTreeMap::new(),
             barrier_manager: (me == NodeId::ZERO).then(|| BarrierManager::new(nodes)),
             release: None,
             atomics: VecDeque::new(),
@@ -364,6 +373,7 @@ impl Hlrc {
         match request {
             HomeRequest::Page(to) => {
                 let page = self.pages.entry(page_id).or_default();
+                page.served = true;
                 if !page.shared {
                     page.shared = true;
                     if page.access == Access::Write {
@@ -425,24 +435,31 @@ impl Hlrc {
             self.wake(waiter, Outcome::Misuse(Misuse::NotAllocated(page_id)));
             return;
         };
-        let needed = self.pages.get(&page_id).map_or_else(VersionVector::new, |page| page.needed.clone());
         if home == self.me {
+            let needed = self.needed(page_id);
             let client = AtomicClient::Here(waiter);
             self.handle_home_request(page_id, &needed, HomeRequest::Atomic { client, offset, operation });
             return;
         }
         self.atomic_targets.insert(waiter.0, (page_id, offset));
-        self.send(
-            home,
-            &Message::AtomicRequest { ticket: waiter.0, page: page_id, offset, operation, needed },
-        );
+        let then = AfterRelease::Atomic { home, page_id, offset, operation, waiter };
+        if self.written.contains(page_id) {
+            // The operation must find this thread's own plain stores at the home: their diff goes first.
+            self.begin_release(then);
+        } else {
+            self.after_release(then);
+        }
+    }
+
+    fn needed(&self, page_id: PageId) -> VersionVector {
+        self.pages.get(&page_id).map_or_else(VersionVector::new, |page| page.needed.clone())
     }
 
     fn finish_atomic_at_home(&mut self, outcome: AtomicOutcome) {
         let (client, page_id) = self.atomics.pop_front().expect("every atomic answer has its effect");
         match client {
             AtomicClient::Here(waiter) => {
-                if outcome.written && self.pages.entry(page_id).or_default().shared {
+                if self.pages.entry(page_id).or_default().shared {
                     self.written.insert(page_id);
                 }
                 self.wake(waiter, Outcome::Atomic(outcome));
@@ -462,9 +479,7 @@ impl Hlrc {
             // Our own copy would stay stale: notices of our own intervals do not invalidate it.
             self.effects.push_back(Effect::Patch { page: page_id, offset, value: outcome.current });
         }
-        if outcome.written {
-            self.changed_at_home.insert(page_id);
-        }
+        self.operated_on.insert(page_id);
         self.wake(Waiter(ticket), Outcome::Atomic(outcome));
         Ok(())
     }
@@ -488,6 +503,7 @@ impl Hlrc {
             }
             if home_here {
                 page.held.advance(self.me, seq);
+                page.served = false;
                 noticed.insert(page_id);
             } else {
                 copies.push(page_id);
@@ -542,7 +558,7 @@ impl Hlrc {
     }
 
     fn finish_release(&mut self) {
-        for page_id in std::mem::take(&mut self.changed_at_home).iter() {
+        for page_id in std::mem::take(&mut self.operated_on).iter() {
             let noticed = &self.release.as_ref().expect("a release is open").noticed;
             if !noticed.contains(page_id) {
                 self.flush(page_id, Vec::new());
@@ -556,7 +572,11 @@ impl Hlrc {
             self.timestamp.advance(self.me, release.seq);
             self.log.record(self.me, release.seq, &release.noticed);
         }
-        match release.then {
+        self.after_release(release.then);
+    }
+
+    fn after_release(&mut self, then: AfterRelease) {
+        match then {
             AfterRelease::Unlock(lock, waiter) => {
                 let actions = self.locks.release(lock, &self.timestamp);
                 self.carry_out(actions);
@@ -571,6 +591,11 @@ impl Hlrc {
                 let knowledge = Knowledge { timestamp: self.timestamp.clone(), notices };
                 self.send(to, &Message::Publish { knowledge });
                 self.wake(waiter, Outcome::Done);
+            }
+            AfterRelease::Atomic { home, page_id, offset, operation, waiter } => {
+                let needed = self.needed(page_id);
+                let ticket = waiter.0;
+                self.send(home, &Message::AtomicRequest { ticket, page: page_id, offset, operation, needed });
             }
         }
     }
@@ -701,14 +726,32 @@ impl Hlrc {
         };
         self.collectives_done += 1;
         self.absorb(knowledge, false);
+        self.reclaim_exclusive_pages();
         // Everybody has seen every interval up to here: nobody will ask for these notices again.
         self.log.clear();
+        for publication in std::mem::take(&mut self.publications).values() {
+            self.absorb(publication, true);
+        }
         self.wake(waiter, Outcome::Collective(collective));
         Ok(())
     }
 }
 
 impl Hlrc {
+    /// After a collective everybody has heard of this node's writes and dropped older copies: home pages that nobody has
+    /// fetched since are exclusive again.
+    fn reclaim_exclusive_pages(&mut self) {
+        for notice in self.log.of(self.me) {
+            for page_id in notice.pages.iter() {
+                if self.is_home(page_id)
+                    && let Some(page) = self.pages.get_mut(&page_id)
+                {
+                    page.shared &= page.served;
+                }
+            }
+        }
+    }
+
     fn dispatch(&mut self, from: NodeId, message: &Message<'_>) -> Result<(), ProtocolError> {
         match message {
             Message::PageRequest { page, needed } => {
@@ -746,6 +789,9 @@ impl Hlrc {
                 self.absorb(knowledge, true);
                 let action = self.locks.handle_grant(*lock)?;
                 self.carry_out([action]);
+            }
+            Message::Publish { knowledge } if self.collective_waiter.is_some() => {
+                self.publications.insert(from, knowledge.clone());
             }
             Message::Publish { knowledge } => self.absorb(knowledge, true),
             Message::CondWait { cond, ticket } => {

@@ -39,6 +39,21 @@ impl TimeBreakdown {
         ]
     }
 
+    /// Multiplies all classes by `factor`.
+    pub fn scale(&mut self, factor: f64) {
+        for class in [
+            &mut self.compute,
+            &mut self.read_fault,
+            &mut self.write_fault,
+            &mut self.barrier,
+            &mut self.lock,
+            &mut self.serve,
+            &mut self.other,
+        ] {
+            *class *= factor;
+        }
+    }
+
     /// The sum over all classes, in seconds.
     pub fn sum(&self) -> f64 {
         self.classes().iter().map(|class| class.1).sum()

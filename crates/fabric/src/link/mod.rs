@@ -30,7 +30,7 @@
 //!
 //! # Deviations
 //!
-//! - The timeout is 20 ms at least, 1 s at most, 100 ms before the first sample; RFC 6298 has 1 s, ≥ 60 s, 1 s.
+//! - The timeout is 5 ms at least, 1 s at most, 100 ms before the first sample; RFC 6298 has 1 s, ≥ 60 s, 1 s.
 //! - No sample of the round trip counts for more than the present timeout (see [`rtt`]).
 //! - The window begins at its maximum and never falls below eight datagrams (see [`congestion`]).
 //! - The receiver advertises no window. It keeps 64 datagrams out of order and hands out every message as

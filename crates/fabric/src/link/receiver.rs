@@ -15,7 +15,7 @@ pub const REORDER_DATAGRAMS_MAX: u64 = 64;
 
 /// How long an acknowledgement waits for data to travel with. RFC 1122 §4.2.3.2 allows half a second; the
 /// sender's least timeout must outlast it.
-pub const ACKNOWLEDGEMENT_DELAY: Duration = Duration::from_millis(5);
+pub const ACKNOWLEDGEMENT_DELAY: Duration = Duration::from_millis(1);
 
 /// Datagrams after which the acknowledgement waits no longer. Senders ask for it when their window
 /// is half used, so this only bounds how long they keep what has arrived.

@@ -4,7 +4,7 @@ use core::time::Duration;
 
 /// §2.4 asks for at least a second, for the Internet of 1988; in a cluster a round trip takes
 /// microseconds, and what must be outwaited is the peer's delayed acknowledgement and its scheduler.
-pub const TIMEOUT_MIN: Duration = Duration::from_millis(20);
+pub const TIMEOUT_MIN: Duration = Duration::from_millis(5);
 
 /// §2.5 allows a maximum. A stopped peer costs a few datagrams a second, and is back within one.
 pub const TIMEOUT_MAX: Duration = Duration::from_secs(1);
@@ -13,7 +13,7 @@ pub const TIMEOUT_MAX: Duration = Duration::from_secs(1);
 const TIMEOUT_INITIAL: Duration = Duration::from_millis(100);
 
 /// Doublings after which every timeout has reached [`TIMEOUT_MAX`].
-const BACKOFF_MAX: u32 = 6;
+const BACKOFF_MAX: u32 = 8;
 
 /// The estimator of one link.
 #[derive(Debug, Default)]
@@ -87,7 +87,7 @@ mod tests {
         round_trip.sample(Duration::from_secs(60));
         assert!(round_trip.timeout() < TIMEOUT_MIN * 2);
         // A slow network shows itself in samples that come when the timeout has backed off beyond it.
-        (0..3).for_each(|_| round_trip.back_off());
+        (0..6).for_each(|_| round_trip.back_off());
         round_trip.sample(Duration::from_millis(150));
         assert!(round_trip.timeout() > Duration::from_millis(150));
     }
