@@ -6,7 +6,7 @@
  *   int   sms_startup(&argc, &argv);       also without arguments; 0, or a negative errno value and a sentence on stderr
  *   void  sms_shutdown(void);
  *   void *sms_alloc(size_t bytes);         also with a home node as second argument; NULL and errno as hiroba_alloc
- *   void  sms_barrier(void);
+ *   void  sms_barrier(void);               also with a number, which is not looked at: there is one barrier
  *   void  sms_lock(unsigned id);           void sms_unlock(unsigned id);
  *   void  sms_cond_wait(unsigned cond, unsigned lock);
  *   void  sms_cond_signal(unsigned cond);  void sms_cond_broadcast(unsigned cond);
@@ -25,6 +25,7 @@ int hiroba_init_or_say(const char *call);
 }
 
 static inline int sms_startup(int * = 0, char *** = 0) { return hiroba_init_or_say("sms_startup"); }
+static inline void sms_barrier(int = 0) { hiroba_barrier(); }
 static inline void *sms_alloc(size_t bytes) { return hiroba_alloc(bytes); }
 static inline void *sms_alloc(size_t bytes, int home) { return hiroba_alloc_at(bytes, home); }
 #else
@@ -35,6 +36,13 @@ static inline int sms_startup_with_(void **arguments)
 }
 #define sms_startup(...) sms_startup_with_((void *[]){NULL, __VA_ARGS__})
 
+static inline void sms_barrier_with_(const int *number)
+{
+    (void)number;
+    hiroba_barrier();
+}
+#define sms_barrier(...) sms_barrier_with_((const int[]){0, __VA_ARGS__})
+
 static inline void *sms_alloc_on_(size_t bytes, int home)
 {
     return home < 0 ? hiroba_alloc(bytes) : hiroba_alloc_at(bytes, home);
@@ -44,7 +52,6 @@ static inline void *sms_alloc_on_(size_t bytes, int home)
 #endif
 
 static inline void sms_shutdown(void) { hiroba_finalize(); }
-static inline void sms_barrier(void) { hiroba_barrier(); }
 static inline void sms_lock(unsigned id) { hiroba_lock(id); }
 static inline void sms_unlock(unsigned id) { hiroba_unlock(id); }
 static inline void sms_cond_wait(unsigned cond, unsigned lock) { hiroba_cond_wait(cond, lock); }

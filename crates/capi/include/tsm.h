@@ -12,7 +12,8 @@
  *   void *tsm_alloc(size_t bytes);         on node 0 outside workers, or on all nodes inside one; NULL and errno
  *   void  tsm_create_procs(void (*worker)(void));
  *   void  tsm_finish(void);
- *   void  tsm_barrier(void);  void tsm_lock(unsigned id);  void tsm_unlock(unsigned id);
+ *   void  tsm_barrier(void);               also with a number, which is not looked at: there is one barrier
+ *   void  tsm_lock(unsigned id);           void tsm_unlock(unsigned id);
  *   TSM_PID, TSM_NUMNODES                  this node, and how many there are
  */
 #ifndef TSM_H
@@ -30,6 +31,7 @@ void tsm_finish(void);
 }
 
 static inline int tsm_startup(int * = 0, char *** = 0) { return hiroba_tsm_startup(); }
+static inline void tsm_barrier(int = 0) { hiroba_barrier(); }
 #else
 static inline int tsm_startup_with_(void **arguments)
 {
@@ -37,10 +39,15 @@ static inline int tsm_startup_with_(void **arguments)
     return hiroba_tsm_startup();
 }
 #define tsm_startup(...) tsm_startup_with_((void *[]){NULL, __VA_ARGS__})
+static inline void tsm_barrier_with_(const int *number)
+{
+    (void)number;
+    hiroba_barrier();
+}
+#define tsm_barrier(...) tsm_barrier_with_((const int[]){0, __VA_ARGS__})
 #endif
 
 static inline void *tsm_alloc(size_t bytes) { return hiroba_alloc(bytes); }
-static inline void tsm_barrier(void) { hiroba_barrier(); }
 static inline void tsm_lock(unsigned id) { hiroba_lock(id); }
 static inline void tsm_unlock(unsigned id) { hiroba_unlock(id); }
 #define TSM_PID (hiroba_node())

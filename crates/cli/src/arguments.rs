@@ -156,7 +156,7 @@ struct RunArguments {
     /// Show where the time went when the job has ended; =json:FILE writes it to FILE (give both for both)
     #[arg(long, value_name = "json:FILE", num_args = 0..=1, require_equals = true, default_missing_value = "")]
     stats: Vec<OsString>,
-    /// Put "[NODE] " in front of each line the program writes
+    /// Put the number of the node in front of each line that the program writes
     #[arg(long)]
     label: bool,
     /// Set a variable for the nodes (they get the whole environment anyway); may be repeated

@@ -133,11 +133,14 @@ fn include_directory(home: &Path) -> Option<PathBuf> {
     installed.into_iter().chain(in_tree).chain([source]).find(|directory| directory.join(HEADER).is_file())
 }
 
-/// Where `libhiroba.so` is: beside the command, among the build's dependencies, or installed beside `bin`.
+/// Where `libhiroba.so` is: beside the command, among the build's dependencies, or installed beside `bin`. Cargo
+/// refreshes the one beside the command only when the library itself is what it was asked to build: the newest counts.
 fn library_directory(home: &Path) -> Option<PathBuf> {
     let lib = home.parent().map(|prefix| prefix.join("lib"));
-    let places = [home.to_owned(), home.join("deps")].into_iter().chain(lib);
-    places.into_iter().find(|directory| directory.join(LIBRARY).is_file())
+    let places = [home.join("deps"), home.to_owned()].into_iter().chain(lib);
+    let built =
+        |directory: &PathBuf| directory.join(LIBRARY).metadata().and_then(|file| file.modified()).ok();
+    places.filter(|directory| built(directory).is_some()).max_by_key(built)
 }
 
 /// Options whose value is the next argument, so that the value is no input file.

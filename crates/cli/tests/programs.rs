@@ -134,6 +134,7 @@ programs! {
     tsm_programs_run: "tsm.c";
     sms_programs_run: "sms.c";
     random_race_free_programs_agree_with_one_machine: "random.c", "42", "12";
+    handlers_of_signals_may_touch_shared_memory: "signals.c";
     the_header_is_cxx: "cxx.cpp";
 }
 

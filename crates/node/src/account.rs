@@ -7,6 +7,8 @@ use std::time::{Duration, Instant};
 use hiroba_base::NodeId;
 use hiroba_trace::{Counters, NodeStatistics, TimeBreakdown};
 
+use crate::signals::SignalsHeld;
+
 /// A class of time that is measured; what is left over is computing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum TimeClass {
@@ -153,6 +155,8 @@ impl Account {
 
     fn settle_stalls(&self, begun: Option<TimeClass>) {
         let Some(clock) = self.stalls.get() else { return };
+        // A handler of the program's that faulted here would come back to the clock that this thread has locked.
+        let _signals = SignalsHeld::hold();
         if let Some((class, stalled)) = clock.settle(begun) {
             self.add(class, stalled);
         }
@@ -202,6 +206,7 @@ impl Drop for Inside<'_> {
     fn drop(&mut self) {
         self.account.add(self.class, self.since.elapsed());
         if let Some(clock) = self.account.stalls.get() {
+            let _signals = SignalsHeld::hold();
             clock.restart();
         }
         self.account.inside.fetch_sub(1, Relaxed);

@@ -225,8 +225,8 @@ mod tests {
     #[test]
     fn holes_are_cut_out() {
         assert_eq!(subtract(0..10, &[3..5, 9..12]), [0..3, 5..9]);
-        assert_eq!(subtract(0..10, &[0..10]), []);
-        assert_eq!(subtract(4..10, &[0..2]), [4..10]);
+        assert_eq!(subtract(0..10, &[0..2, 2..10]), []);
+        assert_eq!(subtract(4..10, &[0..2, 6..7]), [4..6, 7..10]);
     }
 
     #[test]

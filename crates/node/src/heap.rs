@@ -15,7 +15,7 @@ use hiroba_wire::{Message, Ticket};
 use crate::account::TimeClass;
 use crate::arena::{Arena, NotABlock};
 use crate::runtime::Runtime;
-use crate::slot::Answer;
+use crate::slot::{Answer, Purpose};
 
 /// This node's arena.
 #[derive(Debug)]
@@ -62,7 +62,7 @@ impl Runtime {
         let length = if owner == self.me {
             self.arena(|arena| arena.length_of(address as u64))
         } else {
-            let waiter = self.waiter();
+            let waiter = self.waiter(Purpose::Call);
             let address = address as u64;
             self.send_aside(owner, &Message::SizeRequest { ticket: waiter.0, address });
             match self.wait(waiter) {

@@ -29,7 +29,7 @@ use crate::host::Core;
 use crate::layout::Layout;
 use crate::service::Service;
 use crate::signals::SignalsHeld;
-use crate::slot::{Answer, Slots};
+use crate::slot::{Answer, Purpose, Slots};
 
 /// How long a waiting thread polls before it sleeps, when every node of this machine has a core of its own: longer than
 /// an exchange with a peer that is awake, about as long as waking a halted core takes.
@@ -297,8 +297,8 @@ impl Runtime {
     }
 
     /// The calling thread's place to wait.
-    pub(crate) fn waiter(&self) -> Waiter {
-        self.slots.mine().unwrap_or_else(|| {
+    pub(crate) fn waiter(&self, purpose: Purpose) -> Waiter {
+        self.slots.mine(purpose).unwrap_or_else(|| {
             let most = crate::slot::THREADS_MAX;
             self.fatal(&format!(
                 "expected at most {most} threads a node that use shared memory, and a free descriptor for each"
@@ -347,8 +347,17 @@ fn open_fabric(job: &JobDescription) -> Result<UdpFabric, NodeError> {
 impl Runtime {
     /// Has the engine do something for the calling thread, and waits for its answer.
     pub(crate) fn ask(&self, class: TimeClass, request: impl FnOnce(&mut dyn Engine, Waiter)) -> Outcome {
+        self.ask_as(Purpose::Call, class, request)
+    }
+
+    fn ask_as(
+        &self,
+        purpose: Purpose,
+        class: TimeClass,
+        request: impl FnOnce(&mut dyn Engine, Waiter),
+    ) -> Outcome {
         let _inside = self.account.enter(class);
-        let waiter = self.waiter();
+        let waiter = self.waiter(purpose);
         self.tell(|core| request(&mut *core.engine, waiter));
         match self.wait(waiter) {
             Answer::Engine(outcome) => outcome,
@@ -366,19 +375,19 @@ impl Runtime {
 
     /// Waits for an answer; serves whatever comes meanwhile ("waiting means serving").
     pub(crate) fn wait(&self, waiter: Waiter) -> Answer {
-        let slot = self.slots.get(waiter);
-        if let Some(answer) = slot.take() {
+        let signals = SignalsHeld::hold();
+        if let Some(answer) = self.slots.get(waiter).take() {
             return answer;
         }
         if !self.has_fabric() {
+            drop(signals);
             return self.wait_alone(waiter);
         }
-        self.poll_until_answered(waiter)
+        self.poll_until_answered(waiter, signals)
     }
 
-    fn poll_until_answered(&self, waiter: Waiter) -> Answer {
+    fn poll_until_answered(&self, waiter: Waiter, mut signals: SignalsHeld) -> Answer {
         let slot = self.slots.get(waiter);
-        let mut signals = SignalsHeld::hold();
         self.service.stand_aside(self.fabric());
         let began = Instant::now();
         let answer = loop {
@@ -390,11 +399,11 @@ impl Runtime {
                 std::hint::spin_loop();
                 continue;
             }
+            let nap = self.fabric().next_timeout().unwrap_or(NAP).min(NAP);
             // The program's signal handlers run while the thread sleeps, and only then: nothing is locked.
             drop(signals);
             if slot.sleeps() {
                 let bell = slot.bell().expect("the thread's slot has a bell");
-                let nap = self.fabric().next_timeout().unwrap_or(NAP).min(NAP);
                 let fabric = self.fabric().descriptor();
                 let mut sources = [PollFd::new(&fabric, PollFlags::IN), PollFd::new(&bell, PollFlags::IN)];
                 let _ = poll(&mut sources, Some(&crate::service::timespec(nap)));
@@ -429,7 +438,8 @@ impl Runtime {
         }
         let (class, wanted) = classify(fault.kind);
         self.account.count_fault(class);
-        match self.ask(class, |engine, waiter| engine.handle_fault(fault.page, wanted, Some(waiter))) {
+        let request = |engine: &mut dyn Engine, waiter| engine.handle_fault(fault.page, wanted, Some(waiter));
+        match self.ask_as(Purpose::Fault, class, request) {
             Outcome::Misuse(Misuse::NotAllocated(_)) => FaultOutcome::NotOurs,
             _ => FaultOutcome::Resolved,
         }

@@ -92,6 +92,15 @@ impl Service {
         }
     }
 
+    /// A thread that polls the fabric has stopped in a fault of its own (in a signal handler, while it waited): the service
+    /// thread must look after the fabric for it, until `stopped` is false again.
+    fn attend(&self, fabric: &dyn Fabric, stopped: bool) {
+        let polling = self.polling.lock().unwrap_or_else(PoisonError::into_inner);
+        if *polling > 0 {
+            self.watch(fabric, if stopped { epoll::EventFlags::IN } else { epoll::EventFlags::empty() });
+        }
+    }
+
     /// Binds the service thread to the calling program thread's processor, when that has changed.
     ///
     /// A thread that stops in a fault, or waits, then hands its processor straight to the service thread, and a request
@@ -192,6 +201,9 @@ impl Runtime {
                 }
                 if !faults.is_empty() {
                     self.handle_events(&faults);
+                    if self.core().has_event_faults() {
+                        self.service().attend(self.fabric(), true);
+                    }
                     spin_until = self.spins().then(|| Instant::now() + SPIN);
                 }
             }
@@ -204,6 +216,7 @@ impl Runtime {
                 }
                 if program_stopped && !self.core().has_event_faults() {
                     spin_until = None; // the program's thread needs the processor now
+                    self.service().attend(self.fabric(), false);
                 }
             }
         }

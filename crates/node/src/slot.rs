@@ -11,6 +11,15 @@ use rustix::event::{EventfdFlags, eventfd};
 /// The most threads of one process that may use the runtime.
 pub(crate) const THREADS_MAX: usize = 1024;
 
+/// What a thread waits for. A signal handler of the program's may run while its thread waits in a call, and may touch
+/// shared memory: that fault's answer must not be taken for the call's. Handlers do not nest deeper, for signals are
+/// blocked while a fault is served.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Purpose {
+    Call,
+    Fault,
+}
+
 /// What a waiting thread gets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Answer {
@@ -78,7 +87,7 @@ impl Slot {
     }
 }
 
-/// All slots of the process. A thread gets one at its first call or fault and keeps it.
+/// All slots of the process. A thread gets one for each purpose when it first needs it, and keeps it.
 #[derive(Debug)]
 pub(crate) struct Slots {
     slots: Box<[Slot]>,
@@ -86,22 +95,27 @@ pub(crate) struct Slots {
 }
 
 thread_local! {
-    static MINE: Cell<Option<u32>> = const { Cell::new(None) };
+    static FOR_CALLS: Cell<Option<u32>> = const { Cell::new(None) };
+    static FOR_FAULTS: Cell<Option<u32>> = const { Cell::new(None) };
 }
 
 impl Slots {
     pub(crate) fn new() -> Slots {
-        Slots { slots: (0..THREADS_MAX).map(|_| Slot::default()).collect(), given: AtomicU32::new(0) }
+        Slots { slots: (0..2 * THREADS_MAX).map(|_| Slot::default()).collect(), given: AtomicU32::new(0) }
     }
 
     /// The calling thread's; `None` when there are no more threads or descriptors to be had.
-    pub(crate) fn mine(&self) -> Option<Waiter> {
-        if let Some(index) = MINE.get() {
+    pub(crate) fn mine(&self, purpose: Purpose) -> Option<Waiter> {
+        let mine = match purpose {
+            Purpose::Call => &FOR_CALLS,
+            Purpose::Fault => &FOR_FAULTS,
+        };
+        if let Some(index) = mine.get() {
             return Some(Waiter(index));
         }
         let index = self.given.fetch_add(1, Ordering::Relaxed);
         self.slots.get(index as usize)?.prepare().ok()?;
-        MINE.set(Some(index));
+        mine.set(Some(index));
         Some(Waiter(index))
     }
 
