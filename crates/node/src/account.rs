@@ -226,8 +226,8 @@ struct StallClock {
     stretch: Mutex<Stretch>,
 }
 
-/// Two wake-ups of a halted processor, with a margin.
-const WAKE_UPS: Duration = Duration::from_micros(300);
+/// Two wake-ups, at worst behind another thread's time slice.
+const WAKE_UPS: Duration = Duration::from_millis(4);
 
 #[derive(Debug)]
 struct Stretch {
