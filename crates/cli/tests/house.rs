@@ -16,9 +16,10 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("trace", &["base"]),
     ("node", &["base", "wire", "protocol", "fabric", "memory", "ports", "trace"]),
     ("check", &["base", "wire", "protocol", "fabric", "trace"]),
-    // Faces translate: the C face calls the node; the command line starts nodes, and builds the C face's library.
+    // Faces translate: the C face calls the node; the command line tries what nodes will need, starts them, and builds the
+    // C face's library.
     ("capi", &["base", "wire", "node", "trace", "ports"]),
-    ("cli", &["base", "wire", "trace", "capi"]),
+    ("cli", &["base", "wire", "node", "trace", "capi"]),
 ];
 
 /// What crates we build on may be licensed under.

@@ -143,7 +143,7 @@ fn a_joined_node_that_dies_ends_the_job() {
 #[test]
 fn a_node_that_never_joins_ends_those_that_did() {
     nodes("3", "join,start;exit=0;join,start").says(125, "node 1");
-    nodes("3", "join,start;exit=2;join,start").says(2, "never called hiroba_init");
+    nodes("3", "join,start;exit=2;join,start").says(2, "did not call hiroba_init");
     nodes("2", "sleep=200,join,start;exit=0").says(125, "node 1");
 }
 

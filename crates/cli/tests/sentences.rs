@@ -157,3 +157,16 @@ fn a_statistics_file_that_cannot_be_written() {
     call(&["run", "--stats=json:/no/such/directory/a.json", "true"]).says(125, "no such file or directory");
     call(&["run", "--stats=json:/tmp", "true"]).says(125, "is a directory");
 }
+
+#[test]
+fn what_the_machine_lacks_is_said_before_the_program_starts() {
+    for (limit, phrase) in [("-v 8000000", "ulimit -v"), ("-f 1000", "ulimit -f")] {
+        let script =
+            format!("ulimit {limit}; exec {} run -n 2 -- sh -c 'echo started'", env!("CARGO_BIN_EXE_hiroba"));
+        let output = std::process::Command::new("sh").args(["-c", &script]).output().expect("sh starts");
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(125), "{stderr}");
+        assert!(stderr.contains(phrase) && stderr.lines().count() == 1, "{stderr}");
+        assert!(output.stdout.is_empty(), "the program must not have started");
+    }
+}

@@ -30,4 +30,4 @@ mod slot;
 
 pub use error::NodeError;
 pub use follow::Command;
-pub use runtime::{AllocateError, Runtime};
+pub use runtime::{AllocateError, Runtime, preflight};

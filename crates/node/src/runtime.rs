@@ -307,6 +307,16 @@ impl Runtime {
     }
 }
 
+/// Tries what every node of a job will need of this machine and user, and gives it back: so that a launcher can say
+/// what is lacking before any program starts.
+pub fn preflight(nodes: u16, page_size: PageSize, choice: FaultSourceChoice) -> Result<(), NodeError> {
+    let memory = Arc::new(SharedMemory::reserve(MemoryConfig { page_size, ..MemoryConfig::default() })?);
+    if nodes > 1 {
+        open_faults(choice, &memory)?;
+    }
+    Ok(())
+}
+
 fn check_job(job: &JobDescription) -> Result<(), NodeError> {
     let ours = env!("CARGO_PKG_VERSION");
     let unknown = |what, known, got: &str| NodeError::Unknown { what, known, got: got.to_owned() };

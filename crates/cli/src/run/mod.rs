@@ -28,6 +28,8 @@ pub fn run(options: &RunOptions) -> Result<u8, Failure> {
     limits::check_working_directory()?;
     limits::check_memory_files()?;
     let limit = limits::prepare_descriptors(options.nodes, options.label)?;
+    hiroba_node::preflight(options.nodes, options.page_size, options.fault_source)
+        .map_err(|error| Failure::new(error.to_string()))?;
     guardian::run_guarded(|front| match supervise(options, &path, limit, front) {
         Ok(status) => status,
         Err(failure) => {

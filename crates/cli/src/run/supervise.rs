@@ -428,8 +428,9 @@ impl Supervisor {
                 self.end_job(&format!("{told} before it had left the job{ending}"), None);
             }
             (Phase::Launched, End::Exited(status)) => {
-                let early =
-                    format!("{told} without having joined the job (its program never called hiroba_init)");
+                let early = format!(
+                    "{told} without having joined the job (its program did not call hiroba_init, or it failed)"
+                );
                 if self.joined > 0 {
                     let forced = if status == 0 { Some(STATUS_HIROBA) } else { None };
                     self.end_job(&format!("{early}, so that the job cannot start; ending it"), forced);
@@ -511,7 +512,7 @@ impl Supervisor {
                 nodes => format!(" on {}", all_nodes(nodes)),
             };
             say(&format!(
-                "the program ended{on} without having joined the job (it never called hiroba_init); \
+                "the program ended{on} without having joined the job (it did not call hiroba_init, or that failed); \
                  build it with 'hiroba cc' and call hiroba_init, or run it without Hiroba"
             ));
         }
