@@ -56,7 +56,7 @@ pub struct Runtime {
     pub(crate) account: Account,
     pub(crate) control: Option<ControlChannel>,
     service: Service,
-    next_page: Mutex<u64>,
+    allocated: Mutex<CollectiveSpace>,
     spins: bool,
     left: AtomicBool,
     /// The launcher has closed the job: nobody needs this node any more.
@@ -64,6 +64,26 @@ pub struct Runtime {
 }
 
 static RUNTIME: OnceLock<&'static Runtime> = OnceLock::new();
+
+/// How far collective allocation has come; the same on every node.
+#[derive(Debug, Default)]
+struct CollectiveSpace {
+    next_page: u64,
+    regions: u64,
+}
+
+/// So many regions have an unallocated page behind them, where running over the end is caught. Each costs two of
+/// the process's mappings, of which the kernel allows 65,530; regions beyond lie side by side.
+const GUARDED_REGIONS_MAX: u64 = 8192;
+
+impl CollectiveSpace {
+    fn take(&mut self, count: u64) -> PageRange {
+        let pages = PageRange { first: PageId(self.next_page), count };
+        self.regions += 1;
+        self.next_page += count + u64::from(self.regions <= GUARDED_REGIONS_MAX);
+        pages
+    }
+}
 
 /// Why an allocation failed. No node got anything.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
@@ -203,7 +223,7 @@ impl Runtime {
             service: Service::new(fabric.as_deref(), control.as_ref())?,
             fabric,
             control,
-            next_page: Mutex::new(0),
+            allocated: Mutex::new(CollectiveSpace::default()),
             spins: usize::from(nodes) <= cores,
             left: AtomicBool::new(false),
             closed: AtomicBool::new(false),
@@ -564,8 +584,8 @@ impl Runtime {
                 got: u64::from(home.0),
             });
         }
-        let next = *self.next_page.lock().unwrap_or_else(PoisonError::into_inner);
-        let free = self.layout.collective_end() - next;
+        let next_page = self.allocated.lock().unwrap_or_else(PoisonError::into_inner).next_page;
+        let free = self.layout.collective_end() - next_page;
         let page_bytes = self.page_size().bytes() as u64;
         if self.page_size().pages_for(bytes) >= free {
             let free_bytes = free.saturating_sub(1) * page_bytes;
@@ -576,11 +596,8 @@ impl Runtime {
 
     /// What every node does alike when a collective allocation is complete.
     pub(crate) fn add_region(&self, bytes: u64, placement: Placement) -> usize {
-        let mut next = self.next_page.lock().unwrap_or_else(PoisonError::into_inner);
-        let pages = PageRange { first: PageId(*next), count: self.page_size().pages_for(bytes) };
-        // One page stays unallocated behind each region: running over its end is caught.
-        *next += pages.count + 1;
-        drop(next);
+        let count = self.page_size().pages_for(bytes);
+        let pages = self.allocated.lock().unwrap_or_else(PoisonError::into_inner).take(count);
         self.or_fatal(self.register(pages));
         self.tell(|core| core.engine.add_region(pages, placement));
         self.memory.address_of(pages.first) as usize
