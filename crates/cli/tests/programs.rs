@@ -148,6 +148,13 @@ fn nodes_know_who_they_are() {
 }
 
 #[test]
+fn a_writer_that_never_waits_queues_within_bounds() {
+    let program = compile("tests/programs/backlog.c");
+    run(2, &[], &program, &[]);
+    run(2, &["--inject", "loss=0.02,seed=1"], &program, &[]);
+}
+
+#[test]
 fn a_program_alone_is_a_job_of_one_node() {
     let program = compile("tests/programs/single.c");
     let output = finish(&mut Command::new(&program));

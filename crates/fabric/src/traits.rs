@@ -133,6 +133,9 @@ pub trait Fabric: Send + Sync {
     /// Bytes queued for `to` that it has not acknowledged, framing included.
     fn backlog_bytes(&self, to: NodeId) -> usize;
 
+    /// The same for all nodes together, at the price of a lock.
+    fn backlog_bytes_all(&self) -> usize;
+
     /// Waits until everything sent has been acknowledged, at most `deadline`; answers peers meanwhile and
     /// keeps the messages that come for the next poll. True when all is acknowledged.
     ///

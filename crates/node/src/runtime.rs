@@ -35,6 +35,9 @@ use crate::slot::{Answer, Purpose, Slots};
 /// an exchange with a peer that is awake, about as long as waking a halted core takes.
 const SPIN: Duration = Duration::from_micros(60);
 
+/// What a program thread may leave queued for other nodes when it goes on computing; the diffs of one release come on top.
+const BACKLOG_BYTES_MAX: usize = 64 << 20;
+
 /// A sleeping thread looks up this often, to drive the fabric's timers.
 const NAP: Duration = Duration::from_millis(10);
 
@@ -413,17 +416,18 @@ impl Runtime {
             drop(signals);
             return self.wait_alone(waiter);
         }
-        self.poll_until_answered(waiter, signals)
+        self.poll_until(waiter, signals, || self.slots.get(waiter).take())
     }
 
-    fn poll_until_answered(&self, waiter: Waiter, mut signals: SignalsHeld) -> Answer {
+    /// Polls the fabric, first awake and then asleep, until `done`.
+    fn poll_until<T>(&self, waiter: Waiter, mut signals: SignalsHeld, done: impl Fn() -> Option<T>) -> T {
         let slot = self.slots.get(waiter);
         self.service.stand_aside(self.fabric());
         let began = Instant::now();
-        let answer = loop {
+        let result = loop {
             self.receive();
-            if let Some(answer) = slot.take() {
-                break answer;
+            if let Some(result) = done() {
+                break result;
             }
             if self.spins && began.elapsed() < SPIN {
                 std::hint::spin_loop();
@@ -443,7 +447,20 @@ impl Runtime {
         };
         self.service.resume(self.fabric());
         self.service.stay_near_caller();
-        answer
+        result
+    }
+
+    /// Waits while more is queued for other nodes than [`BACKLOG_BYTES_MAX`]: after calls that send much and wait for nothing.
+    fn hold_back(&self, class: TimeClass) {
+        if !self.has_fabric() {
+            return;
+        }
+        let signals = SignalsHeld::hold();
+        let room = || (self.fabric().backlog_bytes_all() <= BACKLOG_BYTES_MAX).then_some(());
+        if room().is_none() {
+            let _inside = self.account.enter(class);
+            self.poll_until(self.waiter(Purpose::Call), signals, room);
+        }
     }
 
     /// In a job of one node only another thread of this process can end the wait.
@@ -518,6 +535,9 @@ impl Runtime {
 
     pub(crate) fn synchronise(&self, call: &str, class: TimeClass, sync: Sync) -> Outcome {
         let outcome = self.ask(class, |engine, waiter| engine.handle_sync(sync, waiter));
+        if matches!(sync, Sync::Release(_) | Sync::Publish(_)) {
+            self.hold_back(class);
+        }
         if let Outcome::Misuse(misuse) = outcome {
             self.fatal(&format!("{call}: {misuse}"));
         }

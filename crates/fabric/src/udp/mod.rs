@@ -446,6 +446,10 @@ impl Fabric for UdpFabric {
         self.outbound().links.backlog_bytes(to)
     }
 
+    fn backlog_bytes_all(&self) -> usize {
+        self.outbound().links.backlog_bytes_all()
+    }
+
     fn drain(&self, deadline: Duration) -> bool {
         let drained = Clock::now()
             .checked_add(deadline)
