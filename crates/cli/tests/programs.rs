@@ -148,6 +148,17 @@ fn nodes_know_who_they_are() {
 }
 
 #[test]
+fn a_touch_after_the_end_is_a_segmentation_fault() {
+    let program = compile("tests/programs/late.c");
+    for fault_source in fault_sources() {
+        let mut command = Command::new(HIROBA);
+        command.args(["run", "-n", "2", "--fault-source", fault_source]).arg(&program);
+        let output = finish(&mut command);
+        assert_eq!(output.status.code(), Some(128 + 11), "{}", String::from_utf8_lossy(&output.stderr));
+    }
+}
+
+#[test]
 fn a_writer_that_never_waits_queues_within_bounds() {
     let program = compile("tests/programs/backlog.c");
     run(2, &[], &program, &[]);

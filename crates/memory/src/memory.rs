@@ -88,13 +88,7 @@ impl Claim {
     /// Takes the program's access to the whole region away: what a fault source does last, before it
     /// stops watching.
     pub(crate) fn close_application(&self) {
-        let view = &self.memory.application;
-        if !view.is_here() {
-            return;
-        }
-        let dropped = view.advise(0, view.bytes(), Advice::LinuxDontNeed);
-        let closed = view.protect(0, view.bytes(), MprotectFlags::empty());
-        debug_assert_eq!((dropped, closed), (Ok(()), Ok(())), "the application's view could not be closed");
+        self.memory.close();
     }
 }
 
@@ -209,6 +203,18 @@ impl SharedMemory {
         let writable = MprotectFlags::READ | MprotectFlags::WRITE;
         let opened = self.application.protect(offset, bytes, writable);
         opened.map_err(MemoryError::system("mprotect of the application's view"))
+    }
+
+    /// Takes the program's access to the whole region away for good: any touch is a segmentation fault from now on, whatever
+    /// watched over the region before. The runtime's view stays.
+    pub fn close(&self) {
+        let view = &self.application;
+        if !view.is_here() {
+            return;
+        }
+        let dropped = view.advise(0, view.bytes(), Advice::LinuxDontNeed);
+        let closed = view.protect(0, view.bytes(), MprotectFlags::empty());
+        debug_assert_eq!((dropped, closed), (Ok(()), Ok(())), "the application's view could not be closed");
     }
 
     /// Whether the program was given `page`. Safe to ask in signal context.

@@ -635,12 +635,15 @@ impl Runtime {
     /// After the last collective: accounts, and waits until nobody needs this node.
     pub(crate) fn closed_out(&self) {
         self.left.store(true, Ordering::Relaxed);
-        let Some(control) = &self.control else { return };
-        let statistics_json = serde_json::to_string(&self.statistics()).unwrap_or_default();
-        control.send(&ToLauncher::Leave { statistics_json });
-        while !self.closed.load(Ordering::Acquire) {
-            self.service.wait_until_closed(&self.closed);
+        if let Some(control) = &self.control {
+            let statistics_json = serde_json::to_string(&self.statistics()).unwrap_or_default();
+            control.send(&ToLauncher::Leave { statistics_json });
+            while !self.closed.load(Ordering::Acquire) {
+                self.service.wait_until_closed(&self.closed);
+            }
         }
+        // Nobody serves faults any more: a late touch must end the program, not hang it.
+        self.memory.close();
     }
 
     /// The node's account up to now.
