@@ -1,4 +1,4 @@
-//! Vector timestamps (Keleher, Cox, Zwaenepoel 1992, §3): the latest interval seen of every node.
+//! Vector timestamps (Keleher, Cox, Zwaenepoel, ISCA 1992): the latest interval seen of every node.
 
 use serde::{Deserialize, Serialize};
 

@@ -1,5 +1,5 @@
 //! Programs in which node 0 leads: it alone runs `main`, the other nodes wait inside `tsm_startup` for what it does
-//! next (paper 000, §3.1).
+//! next (the interface of Barli, Watanabe, Sakai and Tanaka, see `tsm.h`).
 //!
 //! A worker finds the pointers that `main` stored in global variables, so before each start node 0 sends the
 //! executable's private writable data to the others. That needs the same program at the same addresses everywhere,

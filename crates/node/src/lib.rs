@@ -12,7 +12,7 @@
 //! | `control.rs` | the channel to the launcher |
 //! | `arena.rs`, `heap.rs` | the `malloc` family |
 //! | `layout.rs` | what lies where in the shared region |
-//! | `follow.rs` | programs whose node 0 leads and whose other nodes follow (paper 000) |
+//! | `follow.rs` | programs whose node 0 leads and whose other nodes follow (`tsm.h`) |
 //! | `account.rs` | time and counts |
 
 mod account;

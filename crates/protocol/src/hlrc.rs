@@ -1,14 +1,14 @@
 //! Home-based lazy release consistency.
 //!
 //! Read first: Zhou, Iftode, Li, *Performance Evaluation of Two Home-Based Lazy Release Consistency Protocols for
-//! Shared Virtual Memory Systems*, OSDI 1996, §2–3; for intervals, vector timestamps and write notices Keleher, Cox,
-//! Zwaenepoel, *Lazy Release Consistency for Software Distributed Shared Memory*, ISCA 1992, §3–4.
+//! Shared Virtual Memory Systems*, OSDI 1996, its section on protocols; for intervals, vector timestamps and write
+//! notices Keleher, Cox, Zwaenepoel, *Lazy Release Consistency for Software Distributed Shared Memory*, ISCA 1992.
 //!
-//! A node's execution is divided into **intervals** that end at releases (§2.1). When one ends, each page written in
+//! A node's execution is divided into **intervals** that end at releases. When one ends, each page written in
 //! it is compared with its **twin** and the **diff** goes to the page's **home**, whose copy is thus always up to
-//! date (§2.2). An acquirer is told, in **write notices**, which pages changed in intervals it has not seen, and
+//! date. An acquirer is told, in **write notices**, which pages changed in intervals it has not seen, and
 //! invalidates them; a later fault fetches the whole page from the home, which waits until every interval that
-//! the faulting node's notices name has reached it (§2.3). Nobody ever asks a writer for a diff, and diffs live no longer
+//! the faulting node's notices name has reached it. Nobody ever asks a writer for a diff, and diffs live no longer
 //! than the message that carries them.
 //!
 //! A page on one node:
@@ -247,7 +247,7 @@ impl Hlrc {
     }
 }
 
-/// Faults (§2.3).
+/// Faults: a copy is fetched whole from its home (Zhou, Iftode, Li).
 impl Hlrc {
     fn fault(&mut self, page_id: PageId, wanted: Access, waiter: Option<Waiter>) {
         let Some(home) = self.homes.home_of(page_id) else {
@@ -358,7 +358,7 @@ impl Page {
     }
 }
 
-/// The home's side (§2.2).
+/// The home's side: it applies diffs as they come, and serves a page when it holds what the request names.
 impl Hlrc {
     fn handle_home_request(&mut self, page_id: PageId, needed: &VersionVector, request: HomeRequest) {
         let page = self.pages.entry(page_id).or_default();
@@ -485,7 +485,7 @@ impl Hlrc {
     }
 }
 
-/// Releases: closing an interval (§2.1, §2.2).
+/// Releases: closing an interval, diffs to the homes.
 impl Hlrc {
     fn begin_release(&mut self, then: AfterRelease) {
         assert!(self.release.is_none(), "the host answers diffs before it calls again");
@@ -601,7 +601,7 @@ impl Hlrc {
     }
 }
 
-/// Acquires: learning what changed (Keleher 1992, §4.2).
+/// Acquires: learning what changed from write notices (Keleher, Cox, Zwaenepoel).
 impl Hlrc {
     fn absorb(&mut self, knowledge: &Knowledge, keep_for_others: bool) {
         let mut invalidated = PageSet::new();

@@ -1,6 +1,6 @@
 //! The account of a run: where each node's time went and what it counted.
 //!
-//! The breakdown is that of Barli et al. (paper 000, §4): computing, read faults, write faults, barriers,
+//! The breakdown is that of Barli, Watanabe, Sakai and Tanaka: computing, read faults, write faults, barriers,
 //! locks, and serving others. The JSON form is part of the contract with users; fields are only ever added.
 
 mod statistics;
