@@ -4,7 +4,9 @@ use core::fmt;
 
 use serde::{Deserialize, Serialize};
 
-/// A page of the shared region, counted from the region's start in units of the job's page size.
+/// A page of the shared region, named by its first *granule*: the kernel's own page size, in which places in the region
+/// are counted from its start. A page (the coherence unit) is one granule or a power of two of them, as its region was allocated;
+/// a page of sixteen granules that begins at granule 32 is `PageId(32)`, and no page is called 33.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct PageId(pub u64);
 
@@ -86,7 +88,7 @@ impl From<PageSize> for u32 {
     }
 }
 
-/// Consecutive pages `first .. first + count`.
+/// Consecutive granules `first .. first + count`: whole pages, wherever a range speaks of pages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct PageRange {
     /// The first page.
@@ -117,7 +119,7 @@ impl PageRange {
     }
 }
 
-/// A set of pages, kept as sorted, disjoint, non-adjacent ranges.
+/// A set of pages (by their first granules), kept as sorted, disjoint, non-adjacent ranges.
 ///
 /// Programs touch pages in runs, so a set of a million pages is usually a handful of ranges, in
 /// memory and on the wire.

@@ -3,7 +3,7 @@
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 use std::ptr;
 
-use hiroba_base::NodeId;
+use hiroba_base::{NodeId, PageSize};
 use hiroba_node::{AllocateError, Runtime};
 use hiroba_wire::Placement;
 
@@ -12,13 +12,13 @@ use crate::reporting::{note, null, runtime_for};
 /// What `malloc` promises for any object.
 const GRAIN_BYTES: usize = 16;
 
-fn allocate(call: &str, bytes: usize, placement: Placement) -> *mut c_void {
+fn allocate(call: &str, bytes: usize, placement: Placement, page_size: Option<PageSize>) -> *mut c_void {
     let Some(runtime) = Runtime::get() else { return outside(call) };
-    match runtime.allocate(bytes as u64, placement) {
+    match runtime.allocate(bytes as u64, placement, page_size) {
         Ok(address) => address as *mut c_void,
         Err(error) => {
             let errno = match error {
-                AllocateError::Invalid { .. } => libc::EINVAL,
+                AllocateError::Invalid { .. } | AllocateError::PageTooSmall { .. } => libc::EINVAL,
                 AllocateError::NoAddresses { .. } => libc::ENOMEM,
             };
             null(errno, &format!("{call}: {error}"))
@@ -45,13 +45,13 @@ fn node(number: c_int) -> NodeId {
 /// See `hiroba.h`.
 #[unsafe(no_mangle)]
 pub extern "C" fn hiroba_alloc(bytes: usize) -> *mut c_void {
-    allocate("hiroba_alloc", bytes, Placement::Block)
+    allocate("hiroba_alloc", bytes, Placement::Block, None)
 }
 
 /// See `hiroba.h`.
 #[unsafe(no_mangle)]
 pub extern "C" fn hiroba_alloc_at(bytes: usize, home: c_int) -> *mut c_void {
-    allocate("hiroba_alloc_at", bytes, Placement::On(node(home)))
+    allocate("hiroba_alloc_at", bytes, Placement::On(node(home)), None)
 }
 
 /// `hiroba_options` of `hiroba.h`.
@@ -71,9 +71,11 @@ pub struct HirobaOptions {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn hiroba_alloc_with(bytes: usize, options: *const HirobaOptions) -> *mut c_void {
     let call = "hiroba_alloc_with";
-    let Some(runtime) = Runtime::get() else { return outside(call) };
+    if Runtime::get().is_none() {
+        return outside(call);
+    }
     if options.is_null() {
-        return allocate(call, bytes, Placement::Block);
+        return allocate(call, bytes, Placement::Block, None);
     }
     // SAFETY: the caller passes NULL or a valid pointer, and it is not NULL.
     let options = unsafe { *options };
@@ -88,14 +90,13 @@ pub unsafe extern "C" fn hiroba_alloc_with(bytes: usize, options: *const HirobaO
             );
         }
     }
-    let page_bytes = runtime.page_size().bytes();
-    if options.page_bytes != 0 && options.page_bytes != page_bytes {
-        let got = options.page_bytes;
-        return null(
-            libc::ENOTSUP,
-            &format!("{call}: expected the job's page size, {page_bytes} bytes, for the region, got {got}"),
-        );
-    }
+    let page_size = match options.page_bytes {
+        0 => None,
+        page_bytes => match PageSize::new(page_bytes as u64) {
+            Ok(page_size) => Some(page_size),
+            Err(error) => return null(libc::EINVAL, &format!("{call}: {error}")),
+        },
+    };
     let placement = match options.placement {
         0 => Placement::Block,
         1 => Placement::Cyclic,
@@ -107,7 +108,7 @@ pub unsafe extern "C" fn hiroba_alloc_with(bytes: usize, options: *const HirobaO
             );
         }
     };
-    allocate(call, bytes, placement)
+    allocate(call, bytes, placement, page_size)
 }
 
 /// See `hiroba.h`. Memory of this process alone, which is all that is promised.

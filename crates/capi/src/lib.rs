@@ -1,10 +1,18 @@
 //! The C face: `hiroba.h`, `sms.h` and `tsm.h` say what each function does; here they are translated into calls of the
 //! node's runtime, and nothing is decided.
+//!
+//! The library also stands before the C library's system calls, streams, signal handlers and threads, so that shared memory
+//! is memory to them too (`system_calls/`, `stdio/`, `signals.rs`, `threads.rs`).
 
 mod allocation;
+mod call_sites;
 mod lifecycle;
 mod reporting;
+mod signals;
+mod stdio;
 mod synchronisation;
+mod system_calls;
+mod threads;
 
 /// The runtime's own allocator: fault handlers run protocol code that allocates, in threads that may have been
 /// interrupted inside the program's `malloc`.

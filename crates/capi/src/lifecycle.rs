@@ -10,13 +10,15 @@ use hiroba_node::{Command, Runtime};
 use crate::reporting::{note, runtime_for};
 
 thread_local! {
-    static INSIDE_RUN: Cell<bool> = const { Cell::new(false) };
+    /// Inside `hiroba_run`: the thread's number on its node.
+    static NUMBER_IN_RUN: Cell<Option<u32>> = const { Cell::new(None) };
 }
 
 fn join() -> c_int {
-    let joined = Runtime::join().and_then(|runtime| runtime.prepare_thread());
+    let joined = Runtime::join().and_then(|runtime| runtime.prepare_thread().map(|()| runtime));
     match joined {
-        Ok(()) => {
+        Ok(runtime) => {
+            crate::system_calls::shield(runtime);
             // SAFETY: the handler is a plain function that stays loaded until the process ends.
             unsafe { on_exit(leave_at_exit, std::ptr::null_mut()) };
             0
@@ -40,6 +42,7 @@ extern "C" fn leave_at_exit(status: c_int, _: *mut c_void) {
         && let Some(runtime) = Runtime::get()
     {
         runtime.leave();
+        crate::system_calls::unshield();
     }
 }
 
@@ -71,6 +74,7 @@ pub unsafe extern "C" fn hiroba_init_or_say(call: *const c_char) -> c_int {
 pub extern "C" fn hiroba_finalize() {
     if let Some(runtime) = Runtime::get() {
         runtime.leave();
+        crate::system_calls::unshield();
     }
 }
 
@@ -86,35 +90,57 @@ pub extern "C" fn hiroba_nodes() -> c_int {
     Runtime::known().map_or(1, |runtime| c_int::from(runtime.nodes()))
 }
 
-/// See `hiroba.h`. One thread a node: the calling one.
+/// See `hiroba.h`.
 #[unsafe(no_mangle)]
 pub extern "C" fn hiroba_run(f: Option<extern "C" fn(*mut c_void)>, argument: *mut c_void) -> c_int {
     let Some(f) = f else {
         note("hiroba_run: expected a function, got NULL");
         return -libc::EINVAL;
     };
-    let Some(runtime) = Runtime::get().filter(|_| !INSIDE_RUN.get()) else {
+    let Some(runtime) = Runtime::get().filter(|_| NUMBER_IN_RUN.get().is_none()) else {
         note("hiroba_run: expected a call inside the job and outside hiroba_run, got another");
         return -libc::EPERM;
     };
-    runtime.barrier();
-    INSIDE_RUN.set(true);
-    f(argument);
-    INSIDE_RUN.set(false);
-    runtime.barrier();
+    let argument = Argument(argument);
+    runtime.run(|number| {
+        NUMBER_IN_RUN.set(Some(number));
+        f(argument.get());
+        NUMBER_IN_RUN.set(None);
+    });
     0
+}
+
+/// What the program passes to its own function, whose business it is what other threads do with it.
+#[derive(Clone, Copy)]
+struct Argument(*mut c_void);
+
+// SAFETY: the runtime never looks at what the pointer points to.
+unsafe impl Sync for Argument {}
+
+impl Argument {
+    fn get(self) -> *mut c_void {
+        self.0
+    }
 }
 
 /// See `hiroba.h`.
 #[unsafe(no_mangle)]
 pub extern "C" fn hiroba_thread() -> c_int {
-    hiroba_node()
+    match (NUMBER_IN_RUN.get(), Runtime::known()) {
+        (Some(number), Some(runtime)) => {
+            hiroba_node() * runtime.threads_per_node() as c_int + number as c_int
+        }
+        _ => hiroba_node(),
+    }
 }
 
 /// See `hiroba.h`.
 #[unsafe(no_mangle)]
 pub extern "C" fn hiroba_threads() -> c_int {
-    hiroba_nodes()
+    match (NUMBER_IN_RUN.get(), Runtime::known()) {
+        (Some(_), Some(runtime)) => hiroba_nodes() * runtime.threads_per_node() as c_int,
+        _ => hiroba_nodes(),
+    }
 }
 
 /// See `hiroba.h`.

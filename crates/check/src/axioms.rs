@@ -5,8 +5,8 @@
 //! vector clocks.
 //!
 //! **Happens-before** is the transitive closure of program order, of a lock's release before its next acquire, of
-//! everything before a meeting of all threads before everything after it, and of a publication before its
-//! receipt. Two accesses to one byte **conflict** when one of them is a store; a program whose conflicting accesses
+//! everything before a meeting before everything after it, and of a publication before its receipt. All threads that
+//! ever meet others meet in every meeting; the rest (threads that the program has made itself) in none. Two accesses to one byte **conflict** when one of them is a store; a program whose conflicting accesses
 //! are all ordered is data-race-free, and must behave as on one machine: every load returns, byte by byte, what the
 //! latest store that happens before it has left. Pairs that are not ordered are reported as races, and what
 //! loads of such bytes return is not judged until a store that is ordered after all of them.
@@ -63,7 +63,7 @@ pub enum Event {
         /// The turn of the acquire that this release ends.
         turn: u64,
     },
-    /// The thread met all others.
+    /// The thread met all others that meet.
     Meet {
         /// How many meetings there were before.
         epoch: u64,
@@ -185,6 +185,10 @@ pub fn judge(execution: &Execution) -> Result<Verdict, Incomplete> {
 
 type Clock = Vec<u64>;
 
+fn meets(events: &[Event]) -> bool {
+    events.iter().any(|event| matches!(event, Event::Meet { .. }))
+}
+
 /// What a thread may wait for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Awaited {
@@ -238,6 +242,8 @@ struct Judge<'a> {
     released: FxHashMap<LockId, (u64, Clock)>,
     published: FxHashMap<u64, Clock>,
     meeting: (usize, Clock),
+    /// The threads that meet.
+    members: Vec<usize>,
     waiting: FxHashMap<Awaited, Vec<usize>>,
     ready: VecDeque<usize>,
     cells: FxHashMap<Address, Cell>,
@@ -264,6 +270,7 @@ impl<'a> Judge<'a> {
             released: FxHashMap::default(),
             published: FxHashMap::default(),
             meeting: (0, vec![0; threads]),
+            members: (0..threads).filter(|thread| meets(&execution.threads[*thread])).collect(),
             waiting: FxHashMap::default(),
             ready: (0..threads).collect(),
             cells: FxHashMap::default(),
@@ -339,7 +346,7 @@ impl<'a> Judge<'a> {
             Event::Meet { epoch } => {
                 join(&mut self.meeting.1, &self.clocks[thread]);
                 self.meeting.0 += 1;
-                if self.meeting.0 == self.clocks.len() {
+                if self.meeting.0 == self.members.len() {
                     self.meeting.0 = 0;
                     self.complete_meeting(epoch, thread);
                     return None;
@@ -352,7 +359,8 @@ impl<'a> Judge<'a> {
 
     fn complete_meeting(&mut self, epoch: u64, last: usize) {
         let joined = self.meeting.1.clone();
-        for (thread, clock) in self.clocks.iter_mut().enumerate() {
+        for &thread in &self.members {
+            let clock = &mut self.clocks[thread];
             clock.clone_from(&joined);
             clock[thread] += 1;
         }
@@ -400,12 +408,12 @@ impl<'a> Judge<'a> {
 }
 
 fn word_of(at: Address) -> Address {
-    Address { page: at.page, offset: at.offset & !7 }
+    Address { granule: at.granule, offset: at.offset & !7 }
 }
 
 fn bytes_of(at: Address, width: Width, value: u64) -> impl Iterator<Item = (Address, u8)> {
     let bytes = value.to_le_bytes().into_iter().take(width.bytes() as usize).enumerate();
-    bytes.map(move |(index, byte)| (Address { page: at.page, offset: at.offset + index as u32 }, byte))
+    bytes.map(move |(index, byte)| (Address { granule: at.granule, offset: at.offset + index as u32 }, byte))
 }
 
 /// Plain accesses.
@@ -725,6 +733,17 @@ mod tests {
             vec![store(X, 2), meet(0), meet(1), load(X, 1)],
         ]);
         assert_eq!((verdict.races.len(), verdict.loads_judged, verdict.violations.len()), (1, 2, 1));
+    }
+
+    #[test]
+    fn threads_that_never_meet_are_not_waited_for_and_not_ordered_by_meetings() {
+        let meet = |epoch| Event::Meet { epoch };
+        let verdict = verdict(vec![
+            vec![store(X, 1), meet(0), load(X, 1)],
+            vec![store(Y, 1), meet(0), load(X, 0)],
+            vec![acquire(0, 0), load(Y, 0), release(0, 0)],
+        ]);
+        assert_eq!((verdict.races.len(), verdict.violations.len()), (1, 1));
     }
 
     #[test]

@@ -2,21 +2,22 @@
 //!
 //! At each step the scheduler draws either a thread's next instruction or the arrival of a message. Everything
 //! drawn comes from one seed, so a seed reproduces a run exactly. The host's side of [`Engine`] is carried out to the letter of
-//! [`Effect`].
+//! [`Effect`]; and since on a real machine the program's loads and stores wait for nobody, threads that need not
+//! fault go on between any two effects, and within those that look at more than one place.
 
 use std::collections::VecDeque;
 
-use hiroba_base::{Access, LockId, NodeId, Prng, RngExt, seeded};
-use hiroba_protocol::{Done, Effect, Engine, Misuse, Outcome, Sync, Waiter, diff};
+use hiroba_base::{Access, LockId, NodeId, PageId, PageRange, PageSet, Prng, RngExt, seeded};
+use hiroba_protocol::{Done, Effect, Engine, Misuse, Outcome, Sync, Waiter, WriteTracking, diff};
 use hiroba_wire::{AtomicOperation, AtomicOutcome, Collective, Limits, Message, PageContent};
-use rustc_hash::FxHashMap;
+use rustc_hash::{FxHashMap, FxHashSet};
 use thiserror::Error;
 
 use crate::axioms::{Event, Execution};
-use crate::memory::{MemoryError, Merge, SimulatedMemory};
+use crate::memory::{MemoryError, Merge, SimulatedMemory, TwinAfter};
 use crate::mutant::{Faithful, Mutation};
 use crate::network::{DirectNetwork, LossyNetwork, Network, Parcel, ShuffledNetwork};
-use crate::program::{Address, Instruction, PAGE_BYTES, Program, REGISTERS, Register, Width};
+use crate::program::{Address, GRANULE_BYTES, Instruction, Program, REGISTERS, Register, Width};
 
 /// Why a run did not end well. All but a misuse and a fatal mismatch are faults of the engine.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
@@ -83,6 +84,8 @@ pub struct Options {
     pub mutation: Box<dyn Mutation>,
     /// What carries the messages.
     pub network: NetworkChoice,
+    /// How the nodes find out what their programs write.
+    pub tracking: WriteTracking,
 }
 
 /// What carries the messages.
@@ -98,9 +101,10 @@ pub enum NetworkChoice {
 
 impl Options {
     /// An exploring run without bugs.
-    pub fn seeded(seed: u64) -> Options {
+    pub fn seeded(seed: u64, tracking: WriteTracking) -> Options {
         let mutation = Box::new(Faithful);
-        Options { seed, record: true, steps_max: 200_000, mutation, network: NetworkChoice::Shuffled }
+        let network = NetworkChoice::Shuffled;
+        Options { seed, record: true, steps_max: 200_000, mutation, network, tracking }
     }
 }
 
@@ -126,6 +130,8 @@ impl Ended {
 enum State {
     Running,
     Faulting(Address),
+    /// The kernel lets the thread try again when the access of its granule has been set.
+    FaultingInKernel(Address),
     Waiting(Wait),
     Finished,
 }
@@ -138,7 +144,7 @@ enum Wait {
     Condition(LockId),
     Signal,
     Collective(Collective),
-    Publish(NodeId),
+    Publish { to: NodeId, tag: u16 },
     Atomic { at: Address, into: Register },
 }
 
@@ -149,6 +155,7 @@ struct Thread {
     next: usize,
     registers: [u64; REGISTERS],
     state: State,
+    in_team: bool,
     meetings: u64,
 }
 
@@ -156,14 +163,33 @@ struct Node<E> {
     engine: E,
     memory: SimulatedMemory,
     threads: Vec<usize>,
-    /// Tokens of publications that have come, by sender.
-    mailbox: FxHashMap<NodeId, VecDeque<u64>>,
+    /// Tokens of publications that have come, by sender and tag.
+    mailbox: FxHashMap<(NodeId, u16), VecDeque<u64>>,
+    /// Collectives that the node has left.
+    collectives: u64,
+    /// Nodes whose publications tell of a collective that this node has yet to leave. The engine keeps them back until
+    /// then, and the host must keep back what came behind them: here.
+    ahead: FxHashSet<NodeId>,
+    kept_back: Vec<(NodeId, u64)>,
+}
+
+impl<E> Node<E> {
+    fn receive(&mut self, from: NodeId, token: u64) {
+        self.mailbox.entry((from, tag_of(token))).or_default().push_back(token);
+    }
 }
 
 #[derive(Default)]
 struct LockRecord {
     holder: Option<usize>,
     turns: u64,
+}
+
+/// Bits of a publication's token that hold its tag.
+const TAG_BITS: u32 = 16;
+
+fn tag_of(token: u64) -> u16 {
+    token as u16
 }
 
 /// A simulated cluster that runs one program.
@@ -178,6 +204,8 @@ pub struct Cluster<E> {
     paces: Vec<u32>,
     /// Steps in 16 that favour a thread over the network.
     thread_bias: u32,
+    /// How often in 16 a thread goes on between two effects of its node.
+    bustle: u32,
     exploring: bool,
     turn: u32,
     record: bool,
@@ -195,21 +223,27 @@ impl<E: Engine> Cluster<E> {
     /// A cluster about to run `program`, with one engine a node.
     pub fn new(
         program: &Program,
-        mut engine: impl FnMut(NodeId, Limits) -> E,
-        options: Options,
+        mut engine: impl FnMut(NodeId, Limits, WriteTracking) -> E,
+        mut options: Options,
     ) -> Cluster<E> {
-        let limits =
-            Limits { nodes: program.nodes, region_pages: program.region_pages(), page_bytes: PAGE_BYTES };
+        let region_granules = program.region_granules();
+        let limits = Limits { nodes: program.nodes, region_granules, granule_bytes: GRANULE_BYTES };
         let mut random = seeded(options.seed);
         let mut nodes: Vec<Node<E>> = NodeId::all(program.nodes)
             .map(|id| {
-                let mut engine = engine(id, limits);
-                program.regions.iter().for_each(|(pages, placement)| engine.add_region(*pages, *placement));
+                let mut engine = engine(id, limits, options.tracking);
+                for region in &program.regions {
+                    engine.add_region(region.granules, region.page_size, region.placement);
+                }
+                engine.set_team(options.mutation.on_team(program.team_of(id)).max(1));
                 Node {
                     engine,
-                    memory: SimulatedMemory::default(),
+                    memory: SimulatedMemory::new(region_granules, options.tracking),
                     threads: Vec::new(),
                     mailbox: FxHashMap::default(),
+                    collectives: 0,
+                    ahead: FxHashSet::default(),
+                    kept_back: Vec::new(),
                 }
             })
             .collect();
@@ -223,6 +257,7 @@ impl<E: Engine> Cluster<E> {
                 next: 0,
                 registers: [0; REGISTERS],
                 state: State::Running,
+                in_team: script.in_team,
                 meetings: 0,
             }
         });
@@ -233,6 +268,7 @@ impl<E: Engine> Cluster<E> {
             NetworkChoice::Shuffled => Box::new(ShuffledNetwork::new(program.nodes, &mut random)),
         };
         let thread_bias = [2, 8, 14][random.random_range(0..3)];
+        let bustle = [0, 4, 12][random.random_range(0..3)];
         let paces = threads.iter().map(|_| [1, 8, 64][random.random_range(0..3)]).collect();
         Cluster {
             limits,
@@ -244,6 +280,7 @@ impl<E: Engine> Cluster<E> {
             random,
             paces,
             thread_bias,
+            bustle,
             exploring: options.network != NetworkChoice::Direct,
             turn: 0,
             record: options.record,
@@ -288,6 +325,7 @@ impl<E: Engine> Cluster<E> {
                 return Err(Failure::Endless(self.steps_max));
             }
         }
+        self.compare_locks()?;
         let registers = self.threads.iter().map(|thread| thread.registers).collect();
         Ok(Ended { registers, execution: self.execution, steps: self.steps })
     }
@@ -314,11 +352,13 @@ impl<E: Engine> Cluster<E> {
     }
 
     fn is_runnable(&self, thread: &Thread) -> bool {
-        let waits = |from: &NodeId| {
-            self.nodes[thread.node.index()].mailbox.get(from).is_none_or(|tokens| tokens.is_empty())
+        let waits = |from: NodeId, tag: u16| {
+            self.nodes[thread.node.index()].mailbox.get(&(from, tag)).is_none_or(|tokens| tokens.is_empty())
         };
         match thread.instructions.get(thread.next) {
-            Some(Instruction::AwaitPublished(from)) => thread.state == State::Running && !waits(from),
+            Some(Instruction::AwaitPublished { from, tag }) => {
+                thread.state == State::Running && !waits(*from, *tag)
+            }
             _ => thread.state == State::Running,
         }
     }
@@ -347,6 +387,24 @@ impl<E: Engine> Cluster<E> {
             (true, false) => 1,
             (true, true) => self.paces[number],
         }
+    }
+
+    /// When all have finished, the engines must know the same holders as the scripts imply.
+    fn compare_locks(&self) -> Result<(), Failure> {
+        for (id, node) in NodeId::all(self.limits.nodes).zip(&self.nodes) {
+            let mut told = node.engine.locks_held();
+            let held = self.locks.iter().filter_map(|(lock, record)| Some((*lock, record.holder?)));
+            let here = held.filter(|(_, holder)| self.threads[*holder].node == id);
+            let mut true_holders: Vec<_> =
+                here.map(|(lock, holder)| (lock, self.threads[holder].waiter)).collect();
+            told.sort();
+            true_holders.sort();
+            if told != true_holders {
+                let sentence = format!("locks held are {true_holders:?}, but the engine says {told:?}");
+                return Err(Failure::Host { node: id, sentence });
+            }
+        }
+        Ok(())
     }
 
     fn describe_waits(&self) -> String {
@@ -378,12 +436,33 @@ impl<E: Engine> Cluster<E> {
         let node = &mut self.nodes[to.index()];
         let refused = |sentence: String| Failure::Protocol { node: to, from, sentence };
         let message = Message::decode(&bytes, &limits).map_err(|error| refused(error.to_string()))?;
-        if let Message::Free { address: token } = message {
-            node.mailbox.entry(from).or_default().push_back(token);
-            return Ok(());
+        match &message {
+            Message::Free { address: token } if node.ahead.contains(&from) => {
+                node.kept_back.push((from, *token));
+                return Ok(());
+            }
+            Message::Free { address: token } => {
+                node.receive(from, *token);
+                return Ok(());
+            }
+            Message::Publish { knowledge }
+                if knowledge.epoch > node.collectives && self.mutation.keeps_back() =>
+            {
+                node.ahead.insert(from);
+            }
+            _ => {}
         }
+        let collectives = node.collectives;
         node.engine.handle_message(from, &message).map_err(|error| refused(error.to_string()))?;
-        self.pump(to)
+        self.pump(to)?;
+        let node = &mut self.nodes[to.index()];
+        if node.collectives > collectives {
+            node.ahead.clear();
+            for (from, token) in std::mem::take(&mut node.kept_back) {
+                node.receive(from, token);
+            }
+        }
+        Ok(())
     }
 }
 
@@ -391,11 +470,40 @@ impl<E: Engine> Cluster<E> {
 impl<E: Engine> Cluster<E> {
     fn pump(&mut self, id: NodeId) -> Result<(), Failure> {
         while let Some(effect) = self.nodes[id.index()].engine.poll_effect() {
-            if let Some(effect) = self.mutation.on_effect(id, effect) {
+            for effect in self.mutation.on_effect(id, effect) {
                 self.carry_out(id, effect)?;
+                self.bustle(id);
             }
         }
         Ok(())
+    }
+
+    /// Threads of the node that need not fault go on.
+    fn bustle(&mut self, id: NodeId) {
+        while self.exploring && self.random.random_range(0..16) < self.bustle {
+            let threads = &self.nodes[id.index()].threads;
+            if threads.is_empty() {
+                return;
+            }
+            let number = threads[self.random.random_range(0..threads.len())];
+            let thread = &self.threads[number];
+            if thread.state != State::Running {
+                continue;
+            }
+            match thread.instructions.get(thread.next).cloned() {
+                Some(Instruction::Load { at, width, into }) if self.allows(number, at, Access::Read) => {
+                    self.load_freely(number, at, width, into);
+                }
+                Some(Instruction::Store { at, width, value }) if self.allows(number, at, Access::Write) => {
+                    self.store_freely(number, at, width, value);
+                }
+                Some(Instruction::StoreFrom { at, from }) if self.allows(number, at, Access::Write) => {
+                    let value = thread.registers[usize::from(from.0)];
+                    self.store_freely(number, at, Width::Word, value);
+                }
+                _ => {}
+            }
+        }
     }
 
     fn carry_out(&mut self, id: NodeId, effect: Effect) -> Result<(), Failure> {
@@ -404,28 +512,38 @@ impl<E: Engine> Cluster<E> {
         let wrong = |error| Failure::Memory { node: id, error };
         match effect {
             Effect::Send { to, message } => self.send(id, to, message),
-            Effect::SendPage { to, page, version } => {
-                let bytes = self.mutation.on_content(page, memory.content(page));
+            Effect::SendPage { to, page, page_bytes, version } => {
+                let bytes = self.mutation.on_content(page, memory.content(page, page_bytes as usize));
                 let content = bytes.as_deref().map_or(PageContent::Zero, PageContent::Bytes);
                 let message = Message::PageReply { page, version, content }.encode();
                 self.send(id, to, message);
             }
-            Effect::Protect { pages, access } => memory.protect(pages, access),
-            Effect::Twin { page } => {
-                let twin = memory.make_twin(page).map_err(wrong)?;
+            Effect::Protect { pages, access } => {
+                memory.protect(pages, access).map_err(wrong)?;
+                if access > Access::None {
+                    self.end_faults_in_kernel(id, pages);
+                }
+            }
+            Effect::Watch { pages } => {
+                memory.watch(pages).map_err(wrong)?;
+                self.end_faults_in_kernel(id, pages);
+            }
+            Effect::Unwatch { pages } => memory.unwatch(pages).map_err(wrong)?,
+            Effect::CollectWritten => self.collect_written(id)?,
+            Effect::Twin { page, page_bytes } => {
+                let twin = memory.make_twin(page, page_bytes as usize).map_err(wrong)?;
                 self.mutation.on_twin(id, page, twin);
             }
-            Effect::Diff { page } => {
-                let (frame, twin) = memory.take_twin(page).map_err(wrong)?;
-                let mut runs = Vec::new();
-                diff::encode(frame, &twin, &mut runs);
-                let runs = self.mutation.on_diff(frame, &twin, runs);
-                node.engine.handle_done(Done::Diff { page, runs });
-            }
+            Effect::Diff { page, keep_twin } => self.make_diff(id, page, keep_twin)?,
+            Effect::DropTwin { page } => memory.drop_twin(page).map_err(wrong)?,
             Effect::Apply { page, runs } => memory.apply(page, &runs).map_err(wrong)?,
-            Effect::Install { page, content, merge, prefetched: _ } => {
-                let merge = if merge { self.mutation.on_merge() } else { Merge::Replace };
-                memory.install(page, content, merge).map_err(wrong)?;
+            Effect::Install { page, content, page_bytes, merge, prefetched: _ } => {
+                let how = if merge { self.mutation.on_merge() } else { Merge::Replace };
+                let dirty = memory.install(page, content, page_bytes as usize, how).map_err(wrong)?;
+                if merge {
+                    let dirty = self.mutation.on_merged(dirty);
+                    node.engine.handle_done(Done::Merged { page, dirty });
+                }
             }
             Effect::Patch { page, offset, value } => {
                 memory.patch(page, offset, value, self.mutation.on_patch());
@@ -434,7 +552,8 @@ impl<E: Engine> Cluster<E> {
                 let outcome = memory.operate(page, offset, operation);
                 node.engine.handle_done(Done::Atomic { outcome });
                 if self.record {
-                    let (turns, unreported) = self.atomics.entry(Address { page, offset }).or_default();
+                    let at = Address::in_page(page, offset);
+                    let (turns, unreported) = self.atomics.entry(at).or_default();
                     unreported.push((*turns, outcome));
                     *turns += 1;
                 }
@@ -442,6 +561,55 @@ impl<E: Engine> Cluster<E> {
             Effect::Wake { waiter, outcome } => self.wake(id, waiter, outcome)?,
             Effect::Fatal { sentence } => return Err(Failure::Fatal { node: id, sentence }),
         }
+        Ok(())
+    }
+
+    fn end_faults_in_kernel(&mut self, id: NodeId, pages: PageRange) {
+        for number in self.nodes[id.index()].threads.iter() {
+            let state = &mut self.threads[*number].state;
+            if matches!(state, State::FaultingInKernel(at) if pages.contains(at.granule)) {
+                *state = State::Running;
+            }
+        }
+    }
+
+    /// As a kernel scans: granule by granule, each looked at and cleared in one step, and now and then one that it has
+    /// lost track of is taken for written.
+    fn collect_written(&mut self, id: NodeId) -> Result<(), Failure> {
+        let watched = self.nodes[id.index()].memory.watched();
+        let watched = watched.map_err(|error| Failure::Memory { node: id, error })?;
+        let late = self.mutation.clears_late();
+        let mut granules = PageSet::new();
+        for granule in watched.iter().copied() {
+            let memory = &mut self.nodes[id.index()].memory;
+            let is_written = memory.is_written(granule);
+            if is_written || self.exploring && self.random.random_range(0..64) == 0 {
+                granules.insert(granule);
+            }
+            if !late {
+                memory.clear_written(granule);
+            }
+            self.bustle(id);
+        }
+        let node = &mut self.nodes[id.index()];
+        if late {
+            watched.into_iter().for_each(|granule| node.memory.clear_written(granule));
+        }
+        node.engine.handle_done(Done::Written { granules: self.mutation.on_collect(granules) });
+        Ok(())
+    }
+
+    fn make_diff(&mut self, id: NodeId, page: PageId, keep_twin: bool) -> Result<(), Failure> {
+        let wrong = |error| Failure::Memory { node: id, error };
+        let (frame, twin) = self.nodes[id.index()].memory.with_twin(page).map_err(wrong)?;
+        let mut runs = Vec::new();
+        diff::encode(frame, twin, &mut runs);
+        let told = self.mutation.on_diff(frame, twin, runs.clone());
+        let after = self.mutation.on_settle(if keep_twin { TwinAfter::WithDiff } else { TwinAfter::Dropped });
+        self.bustle(id);
+        let node = &mut self.nodes[id.index()];
+        node.memory.settle_twin(page, &runs, after).map_err(wrong)?;
+        node.engine.handle_done(Done::Diff { page, runs: told });
         Ok(())
     }
 
@@ -479,8 +647,18 @@ impl<E: Engine> Cluster<E> {
                 if asked != done && asked != Collective::Follow {
                     return wrong(format!("thread {number} asked for {asked:?} and was told {done:?}"));
                 }
+                let meetings = self.threads[number].meetings;
+                self.nodes[id.index()].collectives = meetings;
+                let missing = |thread: &&Thread| thread.in_team && thread.meetings < meetings;
+                if let Some(missing) = self.threads.iter().position(|thread| missing(&thread)) {
+                    return wrong(format!(
+                        "thread {number} left a collective that thread {missing} has yet to reach"
+                    ));
+                }
             }
-            (State::Waiting(Wait::Publish(to)), Outcome::Done) => self.tell_of_publication(number, to),
+            (State::Waiting(Wait::Publish { to, tag }), Outcome::Done) => {
+                self.tell_of_publication(number, to, tag);
+            }
             (State::Waiting(Wait::Atomic { at, into }), Outcome::Atomic(outcome)) => {
                 self.set(number, into, outcome.previous);
                 self.note_atomic(number, at, outcome);
@@ -528,8 +706,8 @@ impl<E: Engine> Cluster<E> {
     }
 
     /// What `free` sends behind the publication, over the same link.
-    fn tell_of_publication(&mut self, thread: usize, to: NodeId) {
-        let token = self.tokens;
+    fn tell_of_publication(&mut self, thread: usize, to: NodeId, tag: u16) {
+        let token = self.tokens << TAG_BITS | u64::from(tag);
         self.tokens += 1;
         self.note(thread, Event::Publish { token });
         let from = self.threads[thread].node;
@@ -570,10 +748,10 @@ impl<E: Engine> Cluster<E> {
                 thread.next = if thread.registers[register(tested)] == is { thread.next + 1 } else { to };
                 Ok(())
             }
-            Instruction::AwaitPublished(from) => {
+            Instruction::AwaitPublished { from, tag } => {
                 thread.next += 1;
                 let node = thread.node;
-                let tokens = self.nodes[node.index()].mailbox.get_mut(&from);
+                let tokens = self.nodes[node.index()].mailbox.get_mut(&(from, tag));
                 if let Some(token) = tokens.and_then(|tokens| tokens.pop_front()) {
                     self.note(number, Event::Receive { token });
                 }
@@ -610,7 +788,7 @@ impl<E: Engine> Cluster<E> {
                 self.note(number, Event::Meet { epoch });
                 (Sync::Collective(collective), Wait::Collective(collective))
             }
-            Instruction::Publish(to) => (Sync::Publish(to), Wait::Publish(to)),
+            Instruction::Publish { to, tag } => (Sync::Publish(to), Wait::Publish { to, tag }),
             other => unreachable!("{other:?} does not synchronise"),
         };
         let thread = &mut self.threads[number];
@@ -630,42 +808,56 @@ impl<E: Engine> Cluster<E> {
         let thread = &mut self.threads[number];
         thread.state = State::Waiting(Wait::Atomic { at, into });
         let (node, waiter) = (thread.node, thread.waiter);
-        self.nodes[node.index()].engine.handle_atomic(at.page, at.offset, operation, waiter);
+        self.nodes[node.index()].engine.handle_atomic(at.granule, at.offset, operation, waiter);
         self.pump(node)
+    }
+
+    fn allows(&self, number: usize, at: Address, wanted: Access) -> bool {
+        self.nodes[self.threads[number].node.index()].memory.access(at.granule) >= wanted
     }
 
     /// Whether the access may run free; otherwise the thread faults.
     fn permitted(&mut self, number: usize, at: Address, wanted: Access) -> Result<bool, Failure> {
-        let thread = &mut self.threads[number];
-        let (id, waiter) = (thread.node, thread.waiter);
-        let node = &mut self.nodes[id.index()];
-        if node.memory.access(at.page) >= wanted {
+        if self.allows(number, at, wanted) {
             return Ok(true);
         }
-        thread.state = State::Faulting(at);
-        // Some machines do not say whether it was a load or a store.
-        let silent = self.exploring && self.random.random_range(0..4) == 0;
-        node.engine.handle_fault(at.page, if silent { Access::None } else { wanted }, Some(waiter));
+        let thread = &mut self.threads[number];
+        let (id, waiter) = (thread.node, thread.waiter);
+        // Some machines do not say whether it was a load or a store, and some fault sources not who waits.
+        let mut one_in = |chances: u32| self.exploring && self.random.random_range(0..chances) == 0;
+        let (silent, in_kernel) = (one_in(4), one_in(4) && at.granule.0 < self.limits.region_granules);
+        thread.state = if in_kernel { State::FaultingInKernel(at) } else { State::Faulting(at) };
+        let engine = &mut self.nodes[id.index()].engine;
+        let wanted = if silent { Access::None } else { wanted };
+        engine.handle_fault(at.granule, wanted, (!in_kernel).then_some(waiter));
         self.pump(id)?;
         Ok(false)
     }
 
     fn load(&mut self, number: usize, at: Address, width: Width, into: Register) -> Result<(), Failure> {
         if self.permitted(number, at, Access::Read)? {
-            let value = self.nodes[self.threads[number].node.index()].memory.load(at, width);
-            self.set(number, into, value);
-            self.threads[number].next += 1;
-            self.note(number, Event::Load { at, width, value });
+            self.load_freely(number, at, width, into);
         }
         Ok(())
     }
 
+    fn load_freely(&mut self, number: usize, at: Address, width: Width, into: Register) {
+        let value = self.nodes[self.threads[number].node.index()].memory.load(at, width);
+        self.set(number, into, value);
+        self.threads[number].next += 1;
+        self.note(number, Event::Load { at, width, value });
+    }
+
     fn store(&mut self, number: usize, at: Address, width: Width, value: u64) -> Result<(), Failure> {
         if self.permitted(number, at, Access::Write)? {
-            self.nodes[self.threads[number].node.index()].memory.store(at, width, value);
-            self.threads[number].next += 1;
-            self.note(number, Event::Store { at, width, value });
+            self.store_freely(number, at, width, value);
         }
         Ok(())
+    }
+
+    fn store_freely(&mut self, number: usize, at: Address, width: Width, value: u64) {
+        self.nodes[self.threads[number].node.index()].memory.store(at, width, value);
+        self.threads[number].next += 1;
+        self.note(number, Event::Store { at, width, value });
     }
 }

@@ -2,7 +2,8 @@
 //!
 //! * [`program`] is the language of litmus programs, [`litmus`] the catalogue, [`random_program`] a generator of
 //!   data-race-free programs with much false sharing.
-//! * [`cluster`] runs a program on real engines over simulated memories and a [`network`]; one seed reproduces a run.
+//! * [`cluster`] runs a program on real engines over simulated memories and a [`network`], with either way of tracking
+//!   writes, several threads a node and pages of several sizes; one seed reproduces a run.
 //! * [`axioms`] judges a recorded execution, simulated or real.
 //! * [`mutant`] holds planted bugs, each of which the suite must notice.
 //!

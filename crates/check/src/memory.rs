@@ -1,15 +1,18 @@
-//! One node's simulated memory: frames, twins and access, as the effects of an engine change them.
+//! One node's simulated memory: frames, twins, access and noted writes, as the effects of an engine change them.
 //!
 //! The memory is strict where a real one would corrupt data in silence: a twin made over a twin, a diff without
-//! one, a page installed over unsent writes without a merge are reported.
+//! one, a twin dropped that differs from its page, a page installed over unsent writes without a merge are
+//! reported. It is as forgetful as a real one too: a page whose access changes, or that is watched again, is not
+//! remembered to have been written.
+
+use std::collections::BTreeMap;
 
 use hiroba_base::{Access, PageId, PageRange};
-use hiroba_protocol::{NewContent, diff};
+use hiroba_protocol::{NewContent, WriteTracking, diff};
 use hiroba_wire::{AtomicOperation, AtomicOutcome};
-use rustc_hash::FxHashMap;
 use thiserror::Error;
 
-use crate::program::{Address, PAGE_BYTES, Width};
+use crate::program::{Address, GRANULE_BYTES, Width};
 
 /// An effect that does not fit the state of the memory: a fault of the engine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
@@ -20,12 +23,35 @@ pub enum MemoryError {
     /// A diff or a merge without a twin.
     #[error("expected a page with a twin, got {0} without one")]
     NoTwin(PageId),
-    /// A page that has unsent writes was overwritten.
-    #[error("expected a merge into {0}, which has a twin and perhaps unsent writes, got an overwrite")]
+    /// A twin of another length than the page that comes in.
+    #[error("expected new content as long as the twin of {page}, got {page_bytes} bytes for {twin_bytes}")]
+    OtherLength {
+        /// The page.
+        page: PageId,
+        /// The content's length.
+        page_bytes: usize,
+        /// The twin's.
+        twin_bytes: usize,
+    },
+    /// The only record of unsent writes was dropped.
+    #[error(
+        "expected a twin without unsent writes to drop, got the twin of {0}, which differs from its page"
+    )]
+    WritesDropped(PageId),
+    /// A page that has unsent writes, or that the program may be writing, was overwritten.
+    #[error(
+        "expected a merge into {0}, which has a twin or is writable and perhaps has unsent writes, got an overwrite"
+    )]
     Overwrite(PageId),
     /// A diff that does not decode.
     #[error("expected a checked diff for {0}, got one that does not fit it")]
     BadDiff(PageId),
+    /// An effect of the other way of tracking writes.
+    #[error("expected effects of {1:?} write tracking, got one of the other for {0}")]
+    OtherTracking(PageId, WriteTracking),
+    /// A page outside the region.
+    #[error("expected granules of the region, got {0}")]
+    OutOfRegion(PageId),
 }
 
 /// What an incoming page changes.
@@ -41,134 +67,274 @@ pub enum Merge {
     Overwrite,
 }
 
-#[derive(Debug, Default)]
-struct Page {
+/// What becomes of a twin when its diff has been made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TwinAfter {
+    /// It is dropped.
+    Dropped,
+    /// The diff is applied to it.
+    WithDiff,
+    /// A planted bug: it becomes a copy of the page as it is by now.
+    Page,
+    /// A planted bug: it stays as it was.
+    Unchanged,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Granule {
     access: Access,
-    /// `None` until first written: all zero.
-    frame: Option<Vec<u8>>,
-    twin: Option<Vec<u8>>,
+    /// Somebody has written it.
+    populated: bool,
+    watched: bool,
+    written: bool,
 }
 
 /// The pages of one node.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct SimulatedMemory {
-    pages: FxHashMap<PageId, Page>,
+    tracking: WriteTracking,
+    bytes: Vec<u8>,
+    granules: Vec<Granule>,
+    twins: BTreeMap<PageId, Vec<u8>>,
 }
 
-fn zeroes() -> Vec<u8> {
-    vec![0; PAGE_BYTES as usize]
+fn bytes_of(first: PageId, bytes: usize) -> std::ops::Range<usize> {
+    let start = first.0 as usize * GRANULE_BYTES as usize;
+    start..start + bytes
+}
+
+fn granules_of(page: PageId, page_bytes: usize) -> std::ops::Range<usize> {
+    page.0 as usize..page.0 as usize + page_bytes.div_ceil(GRANULE_BYTES as usize)
 }
 
 impl SimulatedMemory {
-    /// What loads and stores may do without a fault.
-    pub fn access(&self, page: PageId) -> Access {
-        self.pages.get(&page).map_or(Access::None, |page| page.access)
+    /// The memory of a region of `granules` granules.
+    pub fn new(granules: u64, tracking: WriteTracking) -> SimulatedMemory {
+        SimulatedMemory {
+            tracking,
+            bytes: vec![0; bytes_of(PageId(granules), 0).start],
+            granules: vec![Granule::default(); granules as usize],
+            twins: BTreeMap::new(),
+        }
     }
 
-    /// Carries out `Effect::Protect`.
-    pub fn protect(&mut self, pages: PageRange, access: Access) {
-        pages.iter().for_each(|page| self.pages.entry(page).or_default().access = access);
+    /// What loads and stores may do without a fault.
+    pub fn access(&self, granule: PageId) -> Access {
+        self.granules.get(granule.0 as usize).map_or(Access::None, |granule| granule.access)
+    }
+
+    /// Carries out `Effect::Protect`. What was watched is not watched any more.
+    pub fn protect(&mut self, pages: PageRange, access: Access) -> Result<(), MemoryError> {
+        if access == Access::Read && self.tracking == WriteTracking::Async {
+            return Err(MemoryError::OtherTracking(pages.first, self.tracking));
+        }
+        self.change(pages, |granule| {
+            (granule.access, granule.watched, granule.written) = (access, false, false)
+        })
+    }
+
+    /// Carries out `Effect::Watch`: writes are noted from now on, and not what was noted before.
+    pub fn watch(&mut self, pages: PageRange) -> Result<(), MemoryError> {
+        self.only_async(pages)?;
+        self.change(pages, |granule| {
+            (granule.access, granule.watched, granule.written) = (Access::Write, true, false)
+        })
+    }
+
+    /// Carries out `Effect::Unwatch`.
+    pub fn unwatch(&mut self, pages: PageRange) -> Result<(), MemoryError> {
+        self.only_async(pages)?;
+        self.change(pages, |granule| (granule.watched, granule.written) = (false, false))
+    }
+
+    /// Carries out the first half of `Effect::CollectWritten`: the granules to look at.
+    pub fn watched(&self) -> Result<Vec<PageId>, MemoryError> {
+        self.only_async(PageRange::single(PageId(0)))?;
+        let granules = self.granules.iter().enumerate().filter(|(_, granule)| granule.watched);
+        Ok(granules.map(|(number, _)| PageId(number as u64)).collect())
+    }
+
+    /// Whether a granule is noted as written.
+    pub fn is_written(&self, granule: PageId) -> bool {
+        self.granules[granule.0 as usize].written
+    }
+
+    /// Begins to note writes to a granule anew.
+    pub fn clear_written(&mut self, granule: PageId) {
+        self.granules[granule.0 as usize].written = false;
+    }
+
+    fn only_async(&self, pages: PageRange) -> Result<(), MemoryError> {
+        match self.tracking {
+            WriteTracking::Async => Ok(()),
+            WriteTracking::Fault => Err(MemoryError::OtherTracking(pages.first, self.tracking)),
+        }
+    }
+
+    fn change(&mut self, pages: PageRange, mut to: impl FnMut(&mut Granule)) -> Result<(), MemoryError> {
+        let range = pages.first.0 as usize..pages.end().0 as usize;
+        let granules = self.granules.get_mut(range).ok_or(MemoryError::OutOfRegion(pages.first))?;
+        granules.iter_mut().for_each(&mut to);
+        Ok(())
     }
 
     /// The bytes of a page; `None` when it was never written.
-    pub fn content(&self, page: PageId) -> Option<&[u8]> {
-        self.pages.get(&page)?.frame.as_deref()
+    pub fn content(&self, page: PageId, page_bytes: usize) -> Option<&[u8]> {
+        let populated = self.granules[granules_of(page, page_bytes)].iter().any(|granule| granule.populated);
+        populated.then(|| self.page(page, page_bytes))
+    }
+
+    /// A page's bytes and its twin's, if it has one.
+    pub fn with_twin(&self, page: PageId) -> Result<(&[u8], &[u8]), MemoryError> {
+        let twin = self.twins.get(&page).ok_or(MemoryError::NoTwin(page))?;
+        Ok((self.page(page, twin.len()), twin))
     }
 
     /// How many twins there are.
     pub fn twins(&self) -> usize {
-        self.pages.values().filter(|page| page.twin.is_some()).count()
+        self.twins.len()
     }
 
-    fn frame(&mut self, page: PageId) -> &mut Vec<u8> {
-        self.pages.entry(page).or_default().frame.get_or_insert_with(zeroes)
+    fn page(&self, page: PageId, page_bytes: usize) -> &[u8] {
+        &self.bytes[bytes_of(page, page_bytes)]
+    }
+
+    fn frame(&mut self, page: PageId, page_bytes: usize) -> &mut [u8] {
+        self.granules[granules_of(page, page_bytes)].iter_mut().for_each(|granule| granule.populated = true);
+        &mut self.bytes[bytes_of(page, page_bytes)]
     }
 
     /// A load.
     pub fn load(&self, at: Address, width: Width) -> u64 {
-        let Some(frame) = self.content(at.page) else { return 0 };
-        let start = at.offset as usize;
         let mut bytes = [0; 8];
         let length = width.bytes() as usize;
-        bytes[..length].copy_from_slice(&frame[start..start + length]);
+        bytes[..length].copy_from_slice(&self.bytes[at.position()..at.position() + length]);
         u64::from_le_bytes(bytes)
     }
 
-    /// A store.
+    /// A store by the program.
     pub fn store(&mut self, at: Address, width: Width, value: u64) {
-        let start = at.offset as usize;
-        let length = width.bytes() as usize;
-        self.frame(at.page)[start..start + length].copy_from_slice(&value.to_le_bytes()[..length]);
+        let granule = &mut self.granules[at.granule.0 as usize];
+        granule.written |= granule.watched;
+        self.write(at, &value.to_le_bytes()[..width.bytes() as usize]);
+    }
+
+    /// A store by the runtime, which nobody notes.
+    fn write(&mut self, at: Address, bytes: &[u8]) {
+        let end = at.offset as usize + bytes.len();
+        self.granules[granules_of(at.granule, end)].iter_mut().for_each(|granule| granule.populated = true);
+        self.bytes[at.position()..at.position() + bytes.len()].copy_from_slice(bytes);
     }
 
     /// Carries out `Effect::Twin`.
-    pub fn make_twin(&mut self, page: PageId) -> Result<&mut Vec<u8>, MemoryError> {
-        let frame = self.frame(page).clone();
-        let twin = &mut self.pages.entry(page).or_default().twin;
-        match twin {
-            Some(_) => Err(MemoryError::TwinOverTwin(page)),
-            None => Ok(twin.insert(frame)),
+    pub fn make_twin(&mut self, page: PageId, page_bytes: usize) -> Result<&mut Vec<u8>, MemoryError> {
+        let frame = self.page(page, page_bytes).to_vec();
+        match self.twins.entry(page) {
+            std::collections::btree_map::Entry::Occupied(_) => Err(MemoryError::TwinOverTwin(page)),
+            std::collections::btree_map::Entry::Vacant(vacant) => Ok(vacant.insert(frame)),
         }
     }
 
-    /// Carries out `Effect::Diff`: the frame and the twin, which is dropped.
-    pub fn take_twin(&mut self, page: PageId) -> Result<(&[u8], Vec<u8>), MemoryError> {
-        let entry = self.pages.entry(page).or_default();
-        let twin = entry.twin.take().ok_or(MemoryError::NoTwin(page))?;
-        Ok((entry.frame.get_or_insert_with(zeroes), twin))
-    }
-
-    /// Carries out `Effect::Apply`.
-    pub fn apply(&mut self, page: PageId, runs: &[u8]) -> Result<(), MemoryError> {
-        let frame = self.frame(page);
-        diff::apply(runs, PAGE_BYTES as usize, |offset, bytes| {
-            frame[offset..offset + bytes.len()].copy_from_slice(bytes);
-        })
-        .map_err(|_| MemoryError::BadDiff(page))
-    }
-
-    /// Carries out `Effect::Install`.
-    pub fn install(&mut self, page: PageId, content: NewContent, merge: Merge) -> Result<(), MemoryError> {
-        let content = match content {
-            NewContent::Zero => zeroes(),
-            NewContent::Bytes(bytes) => bytes,
-        };
-        let entry = self.pages.entry(page).or_default();
-        let frame = entry.frame.get_or_insert_with(zeroes);
-        match (merge, &mut entry.twin) {
-            (Merge::Replace, None) => *frame = content,
-            (Merge::Replace, Some(_)) => return Err(MemoryError::Overwrite(page)),
-            (_, None) => return Err(MemoryError::NoTwin(page)),
-            (Merge::Overwrite, Some(twin)) => {
-                frame.clone_from(&content);
-                *twin = content;
+    /// Carries out the second half of `Effect::Diff`: `runs` have been made from page and twin.
+    pub fn settle_twin(&mut self, page: PageId, runs: &[u8], after: TwinAfter) -> Result<(), MemoryError> {
+        let twin_bytes = self.with_twin(page)?.1.len();
+        match after {
+            TwinAfter::Dropped => {
+                self.twins.remove(&page);
             }
-            (Merge::FrameAndTwin | Merge::FrameOnly, Some(twin)) => {
-                let mut runs = Vec::new();
-                diff::for_each_difference(&content, twin, |start, end| runs.push(start..end));
-                for run in runs {
-                    frame[run.clone()].copy_from_slice(&content[run.clone()]);
-                    if merge == Merge::FrameAndTwin {
-                        twin[run.clone()].copy_from_slice(&content[run]);
-                    }
-                }
+            TwinAfter::Unchanged => {}
+            TwinAfter::Page => {
+                let copy = self.page(page, twin_bytes).to_vec();
+                self.twins.insert(page, copy);
+            }
+            TwinAfter::WithDiff => {
+                let twin = self.twins.get_mut(&page).ok_or(MemoryError::NoTwin(page))?;
+                let write = |offset: usize, bytes: &[u8]| {
+                    twin[offset..offset + bytes.len()].copy_from_slice(bytes);
+                };
+                diff::apply(runs, twin_bytes, write).map_err(|_| MemoryError::BadDiff(page))?;
             }
         }
         Ok(())
     }
 
+    /// Carries out `Effect::DropTwin`.
+    pub fn drop_twin(&mut self, page: PageId) -> Result<(), MemoryError> {
+        let (frame, twin) = self.with_twin(page)?;
+        if frame != twin {
+            return Err(MemoryError::WritesDropped(page));
+        }
+        self.twins.remove(&page);
+        Ok(())
+    }
+
+    /// Carries out `Effect::Apply`.
+    pub fn apply(&mut self, page: PageId, runs: &[u8]) -> Result<(), MemoryError> {
+        let longest = self.bytes.len() - bytes_of(page, 0).start;
+        let mut changes = Vec::new();
+        diff::apply(runs, longest, |offset, bytes| changes.push((offset, bytes.to_vec())))
+            .map_err(|_| MemoryError::BadDiff(page))?;
+        changes.iter().for_each(|(offset, bytes)| self.write(Address::in_page(page, *offset as u32), bytes));
+        Ok(())
+    }
+
+    /// Carries out `Effect::Install`; whether the page differed from its twin before, if it has one.
+    pub fn install(
+        &mut self,
+        page: PageId,
+        content: NewContent,
+        page_bytes: usize,
+        merge: Merge,
+    ) -> Result<bool, MemoryError> {
+        let content = match content {
+            NewContent::Zero => vec![0; page_bytes],
+            NewContent::Bytes(bytes) => bytes,
+        };
+        if merge == Merge::Replace {
+            let writable = |granule: &Granule| granule.access == Access::Write;
+            if self.twins.contains_key(&page)
+                || self.granules[granules_of(page, page_bytes)].iter().any(writable)
+            {
+                return Err(MemoryError::Overwrite(page));
+            }
+            self.frame(page, page_bytes).copy_from_slice(&content);
+            return Ok(false);
+        }
+        let mut twin = self.twins.remove(&page).ok_or(MemoryError::NoTwin(page))?;
+        if twin.len() != content.len() {
+            let twin_bytes = twin.len();
+            return Err(MemoryError::OtherLength { page, page_bytes: content.len(), twin_bytes });
+        }
+        let frame = self.frame(page, page_bytes);
+        let dirty = *frame != *twin;
+        if merge == Merge::Overwrite {
+            frame.copy_from_slice(&content);
+            twin = content;
+        } else {
+            let mut runs = Vec::new();
+            diff::for_each_difference(&content, &twin, |start, end| runs.push(start..end));
+            for run in runs {
+                frame[run.clone()].copy_from_slice(&content[run.clone()]);
+                if merge == Merge::FrameAndTwin {
+                    twin[run.clone()].copy_from_slice(&content[run]);
+                }
+            }
+        }
+        self.twins.insert(page, twin);
+        Ok(dirty)
+    }
+
     /// Carries out `Effect::Patch`; the twin is left alone only by a planted bug.
     pub fn patch(&mut self, page: PageId, offset: u32, value: u64, also_twin: bool) {
-        let word = offset as usize..offset as usize + 8;
-        self.frame(page)[word.clone()].copy_from_slice(&value.to_le_bytes());
-        if also_twin && let Some(twin) = &mut self.pages.entry(page).or_default().twin {
-            twin[word].copy_from_slice(&value.to_le_bytes());
+        self.write(Address::in_page(page, offset), &value.to_le_bytes());
+        if also_twin && let Some(twin) = self.twins.get_mut(&page) {
+            twin[offset as usize..offset as usize + 8].copy_from_slice(&value.to_le_bytes());
         }
     }
 
     /// Carries out `Effect::Atomic`.
     pub fn operate(&mut self, page: PageId, offset: u32, operation: AtomicOperation) -> AtomicOutcome {
-        let at = Address { page, offset };
+        let at = Address::in_page(page, offset);
         let previous = self.load(at, Width::Word);
         let (current, written) = match operation {
             AtomicOperation::Load => (previous, false),
@@ -178,7 +344,7 @@ impl SimulatedMemory {
             AtomicOperation::CompareExchange { .. } => (previous, false),
         };
         if written {
-            self.store(at, Width::Word, current);
+            self.write(at, &current.to_le_bytes());
         }
         AtomicOutcome { previous, current, written }
     }
@@ -188,30 +354,80 @@ impl SimulatedMemory {
 mod tests {
     use super::*;
 
+    const PAGE: PageId = PageId(1);
+    const BYTES: usize = GRANULE_BYTES as usize;
+
+    fn runs(memory: &SimulatedMemory) -> Vec<u8> {
+        let (frame, twin) = memory.with_twin(PAGE).unwrap();
+        let mut runs = Vec::new();
+        diff::encode(frame, twin, &mut runs);
+        runs
+    }
+
+    fn noted(memory: &mut SimulatedMemory) -> Vec<PageId> {
+        let watched = memory.watched().unwrap();
+        let written = watched.into_iter().filter(|granule| memory.is_written(*granule));
+        let written: Vec<_> = written.collect();
+        written.iter().for_each(|granule| memory.clear_written(*granule));
+        written
+    }
+
     #[test]
     fn a_merge_keeps_unsent_writes_and_takes_the_rest() {
-        let mut memory = SimulatedMemory::default();
-        let page = PageId(0);
-        memory.make_twin(page).unwrap();
-        memory.store(Address::byte(0, 3), Width::Byte, 7);
-        let mut content = zeroes();
+        let mut memory = SimulatedMemory::new(2, WriteTracking::Fault);
+        memory.make_twin(PAGE, BYTES).unwrap();
+        memory.store(Address::byte(1, 3), Width::Byte, 7);
+        let mut content = vec![0; BYTES];
         content[4] = 9;
-        memory.install(page, NewContent::Bytes(content), Merge::FrameAndTwin).unwrap();
-        assert_eq!(memory.load(Address::byte(0, 3), Width::Byte), 7);
-        assert_eq!(memory.load(Address::byte(0, 4), Width::Byte), 9);
-        let (frame, twin) = memory.take_twin(page).unwrap();
-        let mut runs = Vec::new();
-        diff::encode(frame, &twin, &mut runs);
-        assert_eq!(runs, [3, 1, 7], "the diff holds the own write and nothing that came with the page");
+        let content = || NewContent::Bytes(content.clone());
+        assert_eq!(memory.install(PAGE, content(), BYTES, Merge::FrameAndTwin), Ok(true));
+        assert_eq!(memory.load(Address::byte(1, 3), Width::Byte), 7);
+        assert_eq!(memory.load(Address::byte(1, 4), Width::Byte), 9);
+        assert_eq!(
+            runs(&memory),
+            [3, 1, 7],
+            "the diff holds the own write and nothing that came with the page"
+        );
+        let made = runs(&memory);
+        memory.settle_twin(PAGE, &made, TwinAfter::WithDiff).unwrap();
+        assert_eq!(memory.install(PAGE, content(), BYTES, Merge::FrameAndTwin), Ok(false));
+    }
+
+    #[test]
+    fn a_kept_twin_shows_what_was_written_after_the_diff() {
+        let mut memory = SimulatedMemory::new(2, WriteTracking::Async);
+        memory.make_twin(PAGE, BYTES).unwrap();
+        memory.store(Address::byte(1, 3), Width::Byte, 7);
+        let made = runs(&memory);
+        memory.store(Address::byte(1, 5), Width::Byte, 8);
+        memory.settle_twin(PAGE, &made, TwinAfter::WithDiff).unwrap();
+        assert_eq!(runs(&memory), [5, 1, 8]);
     }
 
     #[test]
     fn effects_that_would_lose_writes_are_refused() {
-        let mut memory = SimulatedMemory::default();
-        let page = PageId(0);
-        assert!(matches!(memory.take_twin(page), Err(MemoryError::NoTwin(_))));
-        memory.make_twin(page).unwrap();
-        assert!(matches!(memory.make_twin(page), Err(MemoryError::TwinOverTwin(_))));
-        assert_eq!(memory.install(page, NewContent::Zero, Merge::Replace), Err(MemoryError::Overwrite(page)));
+        let mut memory = SimulatedMemory::new(2, WriteTracking::Fault);
+        assert!(matches!(memory.with_twin(PAGE), Err(MemoryError::NoTwin(_))));
+        memory.make_twin(PAGE, BYTES).unwrap();
+        assert!(matches!(memory.make_twin(PAGE, BYTES), Err(MemoryError::TwinOverTwin(_))));
+        let mut install = |length| memory.install(PAGE, NewContent::Zero, length, Merge::Replace);
+        assert_eq!(install(BYTES), Err(MemoryError::Overwrite(PAGE)));
+        memory.store(Address::byte(1, 3), Width::Byte, 7);
+        assert_eq!(memory.drop_twin(PAGE), Err(MemoryError::WritesDropped(PAGE)));
+        assert!(memory.watch(PageRange::single(PAGE)).is_err(), "there is nothing to watch with faults");
+    }
+
+    #[test]
+    fn writes_to_watched_granules_are_noted_once_and_others_are_not() {
+        let mut memory = SimulatedMemory::new(4, WriteTracking::Async);
+        memory.watch(PageRange { first: PAGE, count: 2 }).unwrap();
+        memory.protect(PageRange { first: PageId(3), count: 1 }, Access::Write).unwrap();
+        [1, 3].into_iter().for_each(|granule| memory.store(Address::word(granule, 0), Width::Word, 1));
+        assert_eq!(noted(&mut memory), [PAGE]);
+        assert_eq!(noted(&mut memory), []);
+        memory.store(Address::word(2, 0), Width::Word, 1);
+        memory.unwatch(PageRange { first: PageId(2), count: 1 }).unwrap();
+        assert_eq!((noted(&mut memory), memory.access(PageId(2))), (vec![], Access::Write));
+        assert!(memory.protect(PageRange::single(PAGE), Access::Read).is_err());
     }
 }

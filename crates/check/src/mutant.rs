@@ -1,19 +1,34 @@
 //! Planted bugs. A checker that has never failed proves nothing: each mutant breaks one duty of the protocol, of its
 //! host or of its messages, without touching the engine, and the suite must notice.
 
-use hiroba_base::{Access, NodeId, PageId, VectorTimestamp, VersionVector};
-use hiroba_protocol::Effect;
+use hiroba_base::{Access, NodeId, PageId, PageRange, PageSet, VectorTimestamp, VersionVector};
+use hiroba_protocol::{Effect, NewContent, WriteTracking};
 use hiroba_wire::{AtomicOperation, Knowledge, Limits, Message, PageDiff};
 use rustc_hash::FxHashMap;
 
-use crate::memory::Merge;
-use crate::program::PAGE_BYTES;
+use crate::memory::{Merge, TwinAfter};
+use crate::program::GRANULE_BYTES;
 
 /// Where a mutant may meddle. Every method's default is the right thing.
 pub trait Mutation {
-    /// An effect is about to be carried out; `None` skips it.
-    fn on_effect(&mut self, _node: NodeId, effect: Effect) -> Option<Effect> {
-        Some(effect)
+    /// How many threads a node's team has.
+    fn on_team(&mut self, threads: u32) -> u32 {
+        threads
+    }
+
+    /// An effect is about to be carried out: what is really done.
+    fn on_effect(&mut self, _node: NodeId, effect: Effect) -> Vec<Effect> {
+        vec![effect]
+    }
+
+    /// The host has found out which granules were written.
+    fn on_collect(&mut self, granules: PageSet) -> PageSet {
+        granules
+    }
+
+    /// Whether the host begins to note anew only after it has looked at all granules.
+    fn clears_late(&mut self) -> bool {
+        false
     }
 
     /// A twin was made.
@@ -24,9 +39,19 @@ pub trait Mutation {
         runs
     }
 
+    /// A diff was made: what becomes of the twin.
+    fn on_settle(&mut self, after: TwinAfter) -> TwinAfter {
+        after
+    }
+
     /// A page comes in that must be merged.
     fn on_merge(&mut self) -> Merge {
         Merge::FrameAndTwin
+    }
+
+    /// A page was merged: whether it differed from its twin before.
+    fn on_merged(&mut self, dirty: bool) -> bool {
+        dirty
     }
 
     /// A word is patched: into the twin too?
@@ -37,6 +62,11 @@ pub trait Mutation {
     /// A home sends a page's content.
     fn on_content(&mut self, _page: PageId, content: Option<&[u8]>) -> Option<Vec<u8>> {
         content.map(<[u8]>::to_vec)
+    }
+
+    /// A block is freed behind a publication that the engine keeps back: does it wait as well?
+    fn keeps_back(&mut self) -> bool {
+        true
     }
 
     /// A message leaves: what really goes out, and whether it goes astray (out of its link's order).
@@ -102,11 +132,37 @@ pub enum Mutant {
     DiffsTwice,
     /// A condition variable's signal is lost.
     LoseSignal,
+    /// A kept twin becomes a copy of the page instead of taking the diff.
+    TwinBecomesPage,
+    /// A twin that is to be kept is dropped with its diff.
+    DropKeptTwin,
+    /// The host forgets one of the granules that were written.
+    CollectForgets,
+    /// The host begins to note writes anew only after it has looked at all granules.
+    CollectClearsLate,
+    /// Watched pages run free, and nobody notes writes to them.
+    WatchWithoutNoting,
+    /// Writes to a home page are not noted any more once the page has been sent.
+    UnwatchShared,
+    /// A merged page is said to have been clean.
+    MergedClean,
+    /// A grant claims to be older than it is, and is not held back until the departure that its sender has seen.
+    GrantCrossesDeparture,
+    /// A grant does not say that it tells of what came after an arrival.
+    ForgetBeyondArrival,
+    /// A block is given out again before the publication that came with it has been absorbed.
+    FreeOvertakesPublication,
+    /// A kept twin stays as it was instead of taking the diff.
+    TwinStays,
+    /// A node arrives at a collective before the last thread of its team.
+    TeamOneShort,
+    /// Of a long page only the first granule comes in.
+    TruncateInstall,
 }
 
 impl Mutant {
     /// All of them.
-    pub const ALL: [Mutant; 21] = [
+    pub const ALL: [Mutant; 34] = [
         Mutant::DropNoticeOfGrant,
         Mutant::DropNoticeOfBarrier,
         Mutant::DepartureAheadOfNotices,
@@ -128,7 +184,36 @@ impl Mutant {
         Mutant::DiffsAstray,
         Mutant::DiffsTwice,
         Mutant::LoseSignal,
+        Mutant::TwinBecomesPage,
+        Mutant::DropKeptTwin,
+        Mutant::CollectForgets,
+        Mutant::CollectClearsLate,
+        Mutant::WatchWithoutNoting,
+        Mutant::UnwatchShared,
+        Mutant::MergedClean,
+        Mutant::GrantCrossesDeparture,
+        Mutant::ForgetBeyondArrival,
+        Mutant::FreeOvertakesPublication,
+        Mutant::TwinStays,
+        Mutant::TeamOneShort,
+        Mutant::TruncateInstall,
     ];
+
+    /// Whether the bug can be planted where writes are tracked so.
+    pub fn concerns(self, tracking: WriteTracking) -> bool {
+        match self {
+            Mutant::SkipProtectAtRelease => tracking == WriteTracking::Fault,
+            Mutant::TwinBecomesPage
+            | Mutant::DropKeptTwin
+            | Mutant::TwinStays
+            | Mutant::CollectForgets
+            | Mutant::CollectClearsLate
+            | Mutant::WatchWithoutNoting
+            | Mutant::UnwatchShared
+            | Mutant::MergedClean => tracking == WriteTracking::Async,
+            _ => true,
+        }
+    }
 
     /// The bug, ready to be planted.
     pub fn plant(self) -> Box<dyn Mutation> {
@@ -190,6 +275,13 @@ impl Planted {
             (Mutant::DropNoticeOfGrant, Message::LockGrant { lock, knowledge }) => {
                 Message::LockGrant { lock: *lock, knowledge: without_last_page(knowledge) }
             }
+            (Mutant::GrantCrossesDeparture, Message::LockGrant { lock, knowledge }) => {
+                Message::LockGrant { lock: *lock, knowledge: Knowledge { epoch: 0, ..knowledge.clone() } }
+            }
+            (Mutant::ForgetBeyondArrival, Message::LockGrant { lock, knowledge }) => {
+                let knowledge = Knowledge { beyond_arrival: false, ..knowledge.clone() };
+                Message::LockGrant { lock: *lock, knowledge }
+            }
             (Mutant::DropNoticeOfBarrier, Message::Depart { epoch, collective, knowledge }) => {
                 let knowledge = without_last_page(knowledge);
                 Message::Depart { epoch: *epoch, collective: *collective, knowledge }
@@ -230,7 +322,11 @@ impl Planted {
 }
 
 impl Mutation for Planted {
-    fn on_effect(&mut self, node: NodeId, effect: Effect) -> Option<Effect> {
+    fn on_team(&mut self, threads: u32) -> u32 {
+        if self.mutant == Mutant::TeamOneShort { threads.saturating_sub(1) } else { threads }
+    }
+
+    fn on_effect(&mut self, node: NodeId, effect: Effect) -> Vec<Effect> {
         let mut lowers = false;
         if let Effect::Protect { pages, access } = &effect {
             for page in pages.iter() {
@@ -238,20 +334,66 @@ impl Mutation for Planted {
                 lowers |= before == Some(Access::Write) && *access == Access::Read;
             }
         }
-        match (self.mutant, &effect) {
-            (Mutant::SkipProtectAtRelease, Effect::Protect { .. }) if lowers => None,
+        match (self.mutant, effect) {
+            (Mutant::SkipProtectAtRelease, Effect::Protect { .. }) if lowers => Vec::new(),
             (Mutant::SkipApply, Effect::Apply { .. })
             | (Mutant::LoseInvalidation, Effect::Protect { access: Access::None, .. })
-            | (Mutant::SkipPatch, Effect::Patch { .. }) => None,
+            | (Mutant::SkipPatch, Effect::Patch { .. }) => Vec::new(),
             (
                 Mutant::AtomicTwice,
                 Effect::Atomic { page, offset, operation: AtomicOperation::FetchAdd(delta) },
             ) => {
                 let operation = AtomicOperation::FetchAdd(delta * 2);
-                Some(Effect::Atomic { page: *page, offset: *offset, operation })
+                vec![Effect::Atomic { page, offset, operation }]
             }
-            _ => Some(effect),
+            (Mutant::WatchWithoutNoting, Effect::Watch { pages }) => {
+                vec![Effect::Protect { pages, access: Access::Write }]
+            }
+            (Mutant::UnwatchShared, Effect::SendPage { to, page, page_bytes, version }) => {
+                let pages = PageRange { first: page, count: u64::from(page_bytes / GRANULE_BYTES) };
+                vec![Effect::SendPage { to, page, page_bytes, version }, Effect::Unwatch { pages }]
+            }
+            (Mutant::TruncateInstall, Effect::Install { page, content, merge, prefetched, .. }) => {
+                let content = match content {
+                    NewContent::Bytes(mut bytes) => {
+                        bytes.truncate(GRANULE_BYTES as usize);
+                        NewContent::Bytes(bytes)
+                    }
+                    NewContent::Zero => NewContent::Zero,
+                };
+                vec![Effect::Install { page, content, page_bytes: GRANULE_BYTES, merge, prefetched }]
+            }
+            (_, effect) => vec![effect],
         }
+    }
+
+    fn on_collect(&mut self, mut granules: PageSet) -> PageSet {
+        if self.mutant == Mutant::CollectForgets {
+            let last = granules.iter().last();
+            last.map(|granule| granules.remove(granule));
+        }
+        granules
+    }
+
+    fn clears_late(&mut self) -> bool {
+        self.mutant == Mutant::CollectClearsLate
+    }
+
+    fn on_settle(&mut self, after: TwinAfter) -> TwinAfter {
+        match (self.mutant, after) {
+            (Mutant::TwinBecomesPage, TwinAfter::WithDiff) => TwinAfter::Page,
+            (Mutant::DropKeptTwin, TwinAfter::WithDiff) => TwinAfter::Dropped,
+            (Mutant::TwinStays, TwinAfter::WithDiff) => TwinAfter::Unchanged,
+            _ => after,
+        }
+    }
+
+    fn keeps_back(&mut self) -> bool {
+        self.mutant != Mutant::FreeOvertakesPublication
+    }
+
+    fn on_merged(&mut self, dirty: bool) -> bool {
+        dirty && self.mutant != Mutant::MergedClean
     }
 
     fn on_twin(&mut self, node: NodeId, page: PageId, twin: &mut Vec<u8>) {
@@ -265,7 +407,6 @@ impl Mutation for Planted {
     }
 
     fn on_diff(&mut self, frame: &[u8], twin: &[u8], runs: Vec<u8>) -> Vec<u8> {
-        debug_assert_eq!(frame.len(), PAGE_BYTES as usize);
         if self.mutant == Mutant::JoinRuns { joined(frame, twin) } else { runs }
     }
 

@@ -71,7 +71,7 @@ impl ShuffledNetwork {
     /// A network whose links' speeds are drawn.
     pub fn new(nodes: u16, random: &mut Prng) -> ShuffledNetwork {
         let links = usize::from(nodes).pow(2);
-        let orderly = (0..links).map(|_| ([1, 8, 64][random.random_range(0..3)], VecDeque::new()));
+        let orderly = (0..links).map(|_| ([1, 16, 256][random.random_range(0..3)], VecDeque::new()));
         let mut queues: Vec<_> = orderly.collect();
         queues.extend((0..links).map(|_| (2, VecDeque::new())));
         ShuffledNetwork { nodes, queues, under_way: 0 }

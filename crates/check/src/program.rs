@@ -2,40 +2,50 @@
 
 use core::fmt;
 
-use hiroba_base::{CondId, LockId, NodeId, PageId, PageRange};
+use hiroba_base::{CondId, LockId, NodeId, PageId, PageRange, PageSize};
 use hiroba_wire::{AtomicOperation, Collective, Placement};
 
-/// Bytes of a page in the simulator: small, so that pages are shared falsely as a matter of course.
-pub const PAGE_BYTES: u32 = 256;
+/// Bytes of a granule in the simulator: the smallest size that a page may have.
+pub const GRANULE_BYTES: u32 = 4096;
 
 /// A byte of the shared region.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Address {
-    /// The page.
-    pub page: PageId,
+    /// The granule.
+    pub granule: PageId,
     /// The byte in it.
     pub offset: u32,
 }
 
 impl Address {
-    /// Word `index` of a page.
-    pub const fn word(page: u64, index: u32) -> Address {
-        Address { page: PageId(page), offset: index * 8 }
+    /// Word `index` of a granule.
+    pub const fn word(granule: u64, index: u32) -> Address {
+        Address { granule: PageId(granule), offset: index * 8 }
     }
 
-    /// Byte `offset` of a page.
-    pub const fn byte(page: u64, offset: u32) -> Address {
-        Address { page: PageId(page), offset }
+    /// Byte `offset` of a granule.
+    pub const fn byte(granule: u64, offset: u32) -> Address {
+        Address { granule: PageId(granule), offset }
+    }
+
+    /// The byte `offset` bytes into a page, which may be longer than a granule.
+    pub const fn in_page(page: PageId, offset: u32) -> Address {
+        Address { granule: PageId(page.0 + (offset / GRANULE_BYTES) as u64), offset: offset % GRANULE_BYTES }
+    }
+
+    /// Its distance from the region's start, in bytes.
+    pub const fn position(self) -> usize {
+        self.granule.0 as usize * GRANULE_BYTES as usize + self.offset as usize
     }
 }
 
 impl fmt::Display for Address {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} byte {}", self.page, self.offset)
+        write!(f, "{} byte {}", self.granule, self.offset)
     }
 }
 
-/// How many bytes a load or store touches. No access crosses a page.
+/// How many bytes a load or store touches. No access crosses a granule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Width {
     /// One.
@@ -115,9 +125,19 @@ pub enum Instruction {
     /// Hint that these pages will be read.
     Prefetch(PageRange),
     /// Make everything written so far known to a node, then tell its host so: what `free` does.
-    Publish(NodeId),
+    Publish {
+        /// The node.
+        to: NodeId,
+        /// Tells publications for several of its threads apart.
+        tag: u16,
+    },
     /// Wait until the given node has published to this one once more.
-    AwaitPublished(NodeId),
+    AwaitPublished {
+        /// The publisher's node.
+        from: NodeId,
+        /// As in `Publish`.
+        tag: u16,
+    },
     /// `register += value`.
     Add(Register, u64),
     /// `register += other`.
@@ -138,8 +158,45 @@ pub enum Instruction {
 pub struct Script {
     /// Where it runs.
     pub node: NodeId,
+    /// Whether it is of the node's team, whose threads make the collective calls. Others come and go as they please.
+    pub in_team: bool,
     /// What it does.
     pub instructions: Vec<Instruction>,
+}
+
+impl Script {
+    /// A thread of a node's team.
+    pub fn team(node: u16, instructions: Vec<Instruction>) -> Script {
+        Script { node: NodeId(node), in_team: true, instructions }
+    }
+
+    /// A thread that the program has made itself.
+    pub fn foreign(node: u16, instructions: Vec<Instruction>) -> Script {
+        Script { node: NodeId(node), in_team: false, instructions }
+    }
+}
+
+/// An allocation of whole pages.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Region {
+    /// Its granules.
+    pub granules: PageRange,
+    /// Its coherence unit.
+    pub page_size: PageSize,
+    /// Its homes.
+    pub placement: Placement,
+}
+
+impl Region {
+    /// `pages` pages of `granules_per_page` granules (a power of two) from granule `first` on.
+    pub fn new(first: u64, pages: u64, granules_per_page: u64, placement: Placement) -> Region {
+        let page_size = PageSize::new(granules_per_page * u64::from(GRANULE_BYTES));
+        Region {
+            granules: PageRange { first: PageId(first), count: pages * granules_per_page },
+            page_size: page_size.expect("a page is a power of two of granules"),
+            placement,
+        }
+    }
 }
 
 /// A program for a simulated cluster.
@@ -148,29 +205,40 @@ pub struct Program {
     /// Nodes of the cluster.
     pub nodes: u16,
     /// What is allocated before the threads begin.
-    pub regions: Vec<(PageRange, Placement)>,
+    pub regions: Vec<Region>,
     /// The threads; one node's threads are its waiters 0, 1, … in this order.
     pub threads: Vec<Script>,
 }
 
 impl Program {
-    /// A program with `pages` pages whose homes go round the nodes (page 0 on node 0), and one thread a node.
+    /// A program with `pages` pages of one granule whose homes go round the nodes (page 0 on node 0), and one thread a node.
     pub fn new(pages: u64, scripts: impl IntoIterator<Item = Vec<Instruction>>) -> Program {
         let threads: Vec<Script> = scripts
             .into_iter()
             .enumerate()
-            .map(|(node, instructions)| Script { node: NodeId(node as u16), instructions })
+            .map(|(node, instructions)| Script::team(node as u16, instructions))
             .collect();
-        Program {
-            nodes: threads.len() as u16,
-            regions: vec![(PageRange { first: PageId(0), count: pages }, Placement::Cyclic)],
-            threads,
-        }
+        Program::on(threads.len() as u16, pages, threads)
     }
 
-    /// The first page number behind all regions.
-    pub fn region_pages(&self) -> u64 {
-        self.regions.iter().map(|(pages, _)| pages.end().0).max().unwrap_or(0)
+    /// The same on `nodes` nodes with threads at will.
+    pub fn on(nodes: u16, pages: u64, threads: Vec<Script>) -> Program {
+        Program { nodes, regions: vec![Region::new(0, pages, 1, Placement::Cyclic)], threads }
+    }
+
+    /// Other regions instead.
+    pub fn with_regions(self, regions: Vec<Region>) -> Program {
+        Program { regions, ..self }
+    }
+
+    /// The first granule number behind all regions.
+    pub fn region_granules(&self) -> u64 {
+        self.regions.iter().map(|region| region.granules.end().0).max().unwrap_or(0)
+    }
+
+    /// How many threads of a node make its collective calls.
+    pub fn team_of(&self, node: NodeId) -> u32 {
+        self.threads.iter().filter(|script| script.in_team && script.node == node).count() as u32
     }
 }
 
@@ -248,19 +316,19 @@ pub mod script {
         Instruction::Atomic { at, operation: AtomicOperation::FetchAdd(delta), into: Register(into) }
     }
 
-    /// Hint at one page.
+    /// Hint at the page of a granule.
     pub const fn prefetch(page: u64) -> Instruction {
         Instruction::Prefetch(PageRange { first: PageId(page), count: 1 })
     }
 
     /// Publish to a node.
     pub const fn publish(to: u16) -> Instruction {
-        Instruction::Publish(NodeId(to))
+        Instruction::Publish { to: NodeId(to), tag: 0 }
     }
 
     /// Wait for a publication.
     pub const fn await_published(from: u16) -> Instruction {
-        Instruction::AwaitPublished(NodeId(from))
+        Instruction::AwaitPublished { from: NodeId(from), tag: 0 }
     }
 
     /// Add to a register.

@@ -1,19 +1,22 @@
 //! Random data-race-free programs with much false sharing.
 //!
-//! Every word of every page gets a role — protected by one of a few locks, owned by one node a phase, written before the
-//! first barrier and only read after it, atomic — and some words are cut into bytes with a role each, so
-//! neighbours on one page are written by different nodes under different rules at once. Phases end at barriers.
+//! Some words of every page get a role — protected by one of a few locks, owned by one thread a phase or for good, written
+//! before the first barrier and only read after it, atomic — and some are cut into bytes with a role each, so
+//! neighbours on one page are written by different nodes under different rules at once. Phases end at barriers, but for
+//! threads that are in no team. Pages have one size, or several side by side.
 
 use hiroba_base::{LockId, NodeId, PageId, PageRange, Prng, RngExt, seeded};
 use hiroba_wire::{AtomicOperation, Placement};
 
-use crate::program::{Address, Instruction, PAGE_BYTES, Program, Register, Script, Width};
+use crate::program::{Address, GRANULE_BYTES, Instruction, Program, Region, Register, Script, Width};
 
 /// What kind of programs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Shape {
-    /// Threads on each node. More than one: no barriers, and what nodes own is split among their threads.
-    pub threads_per_node: u16,
+    /// Threads of each node's team, which meet at barriers.
+    pub team: u16,
+    /// At most so many further threads a node, which lock and operate on atomic words while others meet.
+    pub foreign: u16,
     /// With `Publish`, as `free` does it.
     pub publications: bool,
 }
@@ -21,11 +24,13 @@ pub struct Shape {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Role {
     Locked(LockId),
-    /// Owned by `(phase + offset) mod threads`.
+    /// Owned by `(phase + offset) mod members`.
     Owned(usize),
+    /// Owned by one thread, of a team or not, all the time.
+    Private(usize),
     ReadOnly(usize),
     Atomic,
-    /// Written by one node of a pair, then read by the other, ordered by a publication.
+    /// Written by one thread of a pair, then read by the other, ordered by a publication.
     Mailbox(usize, usize),
 }
 
@@ -39,40 +44,74 @@ struct Slot {
 struct Generator {
     random: Prng,
     shape: Shape,
+    nodes: u16,
+    /// Threads of teams; those with higher numbers are foreign.
+    members: usize,
     threads: usize,
     slots: Vec<Slot>,
-    pages: u64,
+    regions: Vec<Region>,
     locks: u32,
     next_value: u64,
 }
 
 const REGISTERS_USED: u8 = 16;
 
+/// Whether a thread may read and write a slot in a phase without a lock.
+fn owns(thread: usize, phase: usize, members: usize, role: Role) -> bool {
+    match role {
+        Role::Owned(offset) => (phase + offset) % members == thread,
+        Role::Private(owner) => owner == thread,
+        _ => false,
+    }
+}
+
 /// The program of a seed, for 2 to 5 nodes.
 pub fn generate(seed: u64, shape: Shape) -> Program {
     let mut random = seeded(seed ^ 0x5eed_9a6e);
     let nodes = random.random_range(2..=5u16);
-    let pages = random.random_range(1..=5u64);
     let locks = random.random_range(1..=4u32);
-    let threads = usize::from(nodes * shape.threads_per_node);
-    let mut generator = Generator { random, shape, threads, slots: Vec::new(), pages, locks, next_value: 1 };
-    generator.make_slots();
-    let phases = if shape.threads_per_node > 1 { 1 } else { generator.random.random_range(1..=4) };
-    let scripts = generator.make_scripts(phases);
-    let placement = match generator.random.random_range(0..3) {
-        0 => Placement::Block,
-        1 => Placement::Cyclic,
-        _ => Placement::On(NodeId(generator.random.random_range(0..nodes))),
+    let members = usize::from(nodes * shape.team);
+    let foreign = if shape.foreign == 0 { 0 } else { random.random_range(1..=nodes * shape.foreign) };
+    let threads = members + usize::from(foreign);
+    let regions = make_regions(&mut random, nodes);
+    let mut generator = Generator {
+        random,
+        shape,
+        nodes,
+        members,
+        threads,
+        slots: Vec::new(),
+        regions,
+        locks,
+        next_value: 1,
     };
+    generator.make_slots();
+    let phases = generator.random.random_range(1..=4);
+    let scripts = generator.make_scripts(phases);
     let threads = scripts.into_iter().enumerate().map(|(number, instructions)| Script {
-        node: NodeId((number % usize::from(nodes)) as u16),
+        node: generator.node_of(number),
+        in_team: number < members,
         instructions,
     });
-    Program {
-        nodes,
-        regions: vec![(PageRange { first: PageId(0), count: pages }, placement)],
-        threads: threads.collect(),
+    Program { nodes, threads: threads.collect(), regions: generator.regions }
+}
+
+/// Pages of one granule, or of several sizes side by side.
+fn make_regions(random: &mut Prng, nodes: u16) -> Vec<Region> {
+    let mut regions: Vec<Region> = Vec::new();
+    let sizes: &[u64] = [&[1][..], &[1], &[2, 1], &[1, 2], &[16, 2, 1], &[1, 16]][random.random_range(0..6)];
+    for granules_per_page in sizes {
+        let pages = random.random_range(1..=if sizes.len() == 1 { 5 } else { 2 });
+        let placement = match random.random_range(0..3) {
+            0 => Placement::Block,
+            1 => Placement::Cyclic,
+            _ => Placement::On(NodeId(random.random_range(0..nodes))),
+        };
+        let free_from = regions.last().map_or(0, |region| region.granules.end().0);
+        let first = free_from.next_multiple_of(*granules_per_page);
+        regions.push(Region::new(first, pages, *granules_per_page, placement));
     }
+    regions
 }
 
 impl Generator {
@@ -84,37 +123,48 @@ impl Generator {
         self.below(chances) == 0
     }
 
+    /// Words near the beginnings and ends of granules: few of them, or threads would never meet.
     fn make_slots(&mut self) {
-        for page in 0..self.pages {
-            for word in 0..PAGE_BYTES / 8 {
-                // Few words, or threads would never meet.
-                if !self.one_in(4) {
+        const WORDS: u32 = GRANULE_BYTES / 8;
+        for region in self.regions.clone() {
+            let granules_per_page = region.page_size.bytes() / GRANULE_BYTES as usize;
+            for granule in region.granules.iter() {
+                if granules_per_page > 4 && !self.one_in(4) {
                     continue;
                 }
-                if self.one_in(3) {
-                    for byte in 0..8 {
-                        let role = self.role(Width::Byte);
-                        let at = Address::byte(page, word * 8 + byte);
-                        self.slots.push(Slot { at, width: Width::Byte, role });
+                for word in (0..20).chain(WORDS - 4..WORDS) {
+                    if self.one_in(4) {
+                        self.make_slot(granule.0, word);
                     }
-                } else {
-                    let role = self.role(Width::Word);
-                    self.slots.push(Slot { at: Address::word(page, word), width: Width::Word, role });
                 }
             }
         }
     }
 
+    fn make_slot(&mut self, granule: u64, word: u32) {
+        if self.one_in(3) {
+            for byte in 0..8 {
+                let role = self.role(Width::Byte);
+                let at = Address::byte(granule, word * 8 + byte);
+                self.slots.push(Slot { at, width: Width::Byte, role });
+            }
+        } else {
+            let role = self.role(Width::Word);
+            self.slots.push(Slot { at: Address::word(granule, word), width: Width::Word, role });
+        }
+    }
+
     fn role(&mut self, width: Width) -> Role {
-        match self.below(12) {
+        match self.below(14) {
             0..5 => Role::Locked(LockId(self.random.random_range(0..self.locks))),
-            5..8 => Role::Owned(self.below(self.threads)),
-            8 => Role::ReadOnly(self.below(self.threads)),
+            5..8 => Role::Owned(self.below(self.members)),
+            8 => Role::ReadOnly(self.below(self.members)),
             9 | 10 if width == Width::Word => Role::Atomic,
             11 if self.shape.publications => {
                 let from = self.below(self.threads - 1);
                 Role::Mailbox(from, from + 1 + self.below(self.threads - from - 1))
             }
+            12 => Role::Private(self.below(self.threads)),
             _ => Role::Locked(LockId(self.random.random_range(0..self.locks))),
         }
     }
@@ -146,69 +196,100 @@ impl Generator {
 
     fn make_scripts(&mut self, phases: usize) -> Vec<Vec<Instruction>> {
         let mut scripts = vec![Vec::new(); self.threads];
-        let barriers = self.shape.threads_per_node == 1;
-        if barriers {
-            for slot in self.slots.clone() {
-                if let Role::ReadOnly(writer) = slot.role {
-                    scripts[writer].push(self.store(slot));
-                }
+        for slot in self.slots.clone() {
+            if let Role::ReadOnly(writer) = slot.role {
+                scripts[writer].push(self.store(slot));
             }
-            scripts.iter_mut().for_each(|script| script.push(crate::program::script::barrier()));
         }
+        self.meet(&mut scripts);
         for phase in 0..phases {
             for (me, script) in scripts.iter_mut().enumerate() {
-                let publish = barriers && self.shape.publications;
+                let publish = self.shape.publications;
                 // At once after the barrier, a publication may overtake others' departures from it.
                 let early = publish && self.one_in(2);
                 if early {
-                    self.publish(me, script);
+                    self.publish(me, phase, script);
                 }
                 for _ in 0..self.random.random_range(2..=8) {
                     self.piece(me, phase, script);
                 }
                 if publish && !early {
-                    self.publish(me, script);
+                    self.publish(me, phase, script);
                 }
             }
-            if self.shape.publications && barriers {
-                self.receive(&mut scripts);
+            if self.shape.publications {
+                self.receive(phase, &mut scripts);
             }
-            if barriers {
-                scripts.iter_mut().for_each(|script| script.push(crate::program::script::barrier()));
-            }
+            self.meet(&mut scripts);
         }
+        self.read_again(&mut scripts);
         scripts
     }
 
+    fn meet(&self, scripts: &mut [Vec<Instruction>]) {
+        scripts[..self.members].iter_mut().for_each(|script| script.push(crate::program::script::barrier()));
+    }
+
+    /// After the last barrier everybody who was there may read what nobody writes any more.
+    fn read_again(&mut self, scripts: &mut [Vec<Instruction>]) {
+        let members = self.members;
+        for script in &mut scripts[..members] {
+            for _ in 0..6 {
+                let settled = |role: Role| match role {
+                    Role::Owned(_) | Role::ReadOnly(_) => true,
+                    Role::Private(owner) => owner < members,
+                    _ => false,
+                };
+                if let Some(slot) = self.slot(settled) {
+                    script.push(self.load(slot));
+                }
+            }
+        }
+    }
+
     /// A thread writes its mailboxes and publishes to whoever reads them.
-    fn publish(&mut self, me: usize, script: &mut Vec<Instruction>) {
+    fn publish(&mut self, me: usize, phase: usize, script: &mut Vec<Instruction>) {
         for to in me + 1..self.threads {
-            let slots: Vec<Slot> =
-                self.slots.iter().copied().filter(|slot| slot.role == Role::Mailbox(me, to)).collect();
+            let slots = self.mailboxes(me, to, phase);
             if !slots.is_empty() {
                 slots.into_iter().for_each(|slot| script.push(self.store(slot)));
-                script.push(Instruction::Publish(NodeId(to as u16)));
+                script.push(Instruction::Publish { to: self.node_of(to), tag: self.tag(me, to) });
             }
         }
     }
 
     /// Receivers read theirs; they wait only for lower threads, whose publications wait for nobody.
-    fn receive(&mut self, scripts: &mut [Vec<Instruction>]) {
+    fn receive(&mut self, phase: usize, scripts: &mut [Vec<Instruction>]) {
         for (me, script) in scripts.iter_mut().enumerate() {
             for from in 0..me {
-                let slots: Vec<Slot> =
-                    self.slots.iter().copied().filter(|slot| slot.role == Role::Mailbox(from, me)).collect();
+                let slots = self.mailboxes(from, me, phase);
                 if !slots.is_empty() {
-                    script.push(Instruction::AwaitPublished(NodeId(from as u16)));
+                    let tag = self.tag(from, me);
+                    script.push(Instruction::AwaitPublished { from: self.node_of(from), tag });
                     slots.into_iter().for_each(|slot| script.push(self.load(slot)));
                 }
             }
         }
     }
 
+    /// What a pair uses in a phase. Threads that do not meet at its end use theirs once.
+    fn mailboxes(&self, from: usize, to: usize, phase: usize) -> Vec<Slot> {
+        let again = from.max(to) < self.members;
+        let fits = |slot: &Slot| slot.role == Role::Mailbox(from, to) && (again || phase == 0);
+        self.slots.iter().copied().filter(fits).collect()
+    }
+
+    fn node_of(&self, thread: usize) -> NodeId {
+        NodeId((thread % usize::from(self.nodes)) as u16)
+    }
+
+    fn tag(&self, from: usize, to: usize) -> u16 {
+        (from * self.threads + to) as u16
+    }
+
     fn piece(&mut self, me: usize, phase: usize, script: &mut Vec<Instruction>) {
-        let threads = self.threads;
-        let mine = |role: Role| matches!(role, Role::Owned(offset) if (phase + offset) % threads == me);
+        let members = self.members;
+        let mine = |role: Role| owns(me, phase, members, role);
         match self.below(16) {
             0..6 => self.locked_section(me, phase, script),
             6..10 => {
@@ -218,14 +299,15 @@ impl Generator {
                     }
                 }
             }
-            10 => {
+            10 if me < self.members => {
                 if let Some(slot) = self.slot(|role| matches!(role, Role::ReadOnly(_))) {
                     script.push(self.load(slot));
                 }
             }
             11 => {
-                let first = PageId(self.random.random_range(0..self.pages));
-                let count = self.random.random_range(1..=self.pages - first.0);
+                let end = self.regions.iter().map(|region| region.granules.end().0).max().unwrap_or(1);
+                let first = PageId(self.random.random_range(0..end));
+                let count = self.random.random_range(1..=end - first.0);
                 script.push(Instruction::Prefetch(PageRange { first, count }));
             }
             12 => self.try_section(script),
@@ -247,7 +329,7 @@ impl Generator {
     }
 
     fn locked_section(&mut self, me: usize, phase: usize, script: &mut Vec<Instruction>) {
-        let threads = self.threads;
+        let members = self.members;
         let outer = self.random.random_range(0..self.locks);
         let nested = self.one_in(4) && outer + 1 < self.locks;
         let inner = if nested { Some(self.random.random_range(outer + 1..self.locks)) } else { None };
@@ -257,8 +339,7 @@ impl Generator {
         for _ in 0..self.random.random_range(1..=4) {
             let fits = |role: Role| match role {
                 Role::Locked(lock) => lock.0 == outer || Some(lock.0) == inner,
-                Role::Owned(offset) => (phase + offset) % threads == me,
-                _ => false,
+                other => owns(me, phase, members, other),
             };
             if let Some(slot) = self.slot(fits) {
                 script.push(self.access(slot));

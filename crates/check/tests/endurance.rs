@@ -4,6 +4,7 @@ use hiroba_base::NodeId;
 use hiroba_check::cluster::{Cluster, NetworkChoice, Options};
 use hiroba_check::program::script::*;
 use hiroba_check::program::{Address, Instruction, Program};
+use hiroba_protocol::WriteTracking;
 use hiroba_protocol::hlrc::Hlrc;
 
 /// The full count needs optimised code to take seconds.
@@ -18,9 +19,13 @@ fn remembered(cluster: &Cluster<Hlrc>) -> (usize, usize) {
 }
 
 /// Runs until thread 0 has counted `ROUNDS`, sampling on the way.
-fn stays_bounded(program: &Program, rounds: u64) {
-    let options =
-        Options { record: false, steps_max: u64::MAX, network: NetworkChoice::Direct, ..Options::seeded(0) };
+fn stays_bounded(program: &Program, rounds: u64, tracking: WriteTracking) {
+    let options = Options {
+        record: false,
+        steps_max: u64::MAX,
+        network: NetworkChoice::Direct,
+        ..Options::seeded(0, tracking)
+    };
     let mut cluster = Cluster::new(program, Hlrc::new, options);
     let mut samples = Vec::new();
     while cluster.step().unwrap_or_else(|failure| panic!("{failure}")) {
@@ -50,22 +55,40 @@ fn looped(mut body: Vec<Instruction>, rounds: u64) -> Vec<Instruction> {
     body
 }
 
-#[test]
-fn a_million_barriers_do_not_grow_memory() {
+fn barriers(tracking: WriteTracking) {
     let mine = |node: u32| Address::word(1, node);
     let scripts = (0..u32::from(NODES)).map(|node| {
         let body = if node == 0 { vec![store_from(mine(node), 0), barrier()] } else { vec![barrier()] };
         looped(body, ROUNDS)
     });
-    stays_bounded(&Program::new(3, scripts), ROUNDS);
+    stays_bounded(&Program::new(3, scripts), ROUNDS, tracking);
 }
 
-#[test]
-fn a_million_hand_overs_without_a_barrier_do_not_grow_memory() {
+fn hand_overs(tracking: WriteTracking) {
     let counter = Address::word(1, 0);
     let rounds = ROUNDS / u64::from(NODES);
     let scripts = (0..NODES).map(|_| {
         looped(vec![lock(0), load(counter, 1), add(1, 1), store_from(counter, 1), unlock(0)], rounds)
     });
-    stays_bounded(&Program::new(3, scripts), rounds);
+    stays_bounded(&Program::new(3, scripts), rounds, tracking);
+}
+
+#[test]
+fn a_million_barriers_do_not_grow_memory_where_writes_fault() {
+    barriers(WriteTracking::Fault);
+}
+
+#[test]
+fn a_million_barriers_do_not_grow_memory_where_writes_are_noted() {
+    barriers(WriteTracking::Async);
+}
+
+#[test]
+fn a_million_hand_overs_without_a_barrier_do_not_grow_memory_where_writes_fault() {
+    hand_overs(WriteTracking::Fault);
+}
+
+#[test]
+fn a_million_hand_overs_without_a_barrier_do_not_grow_memory_where_writes_are_noted() {
+    hand_overs(WriteTracking::Async);
 }

@@ -3,19 +3,23 @@
 use hiroba_check::axioms::judge;
 use hiroba_check::cluster::{Cluster, NetworkChoice, Options};
 use hiroba_check::random_program::{Shape, generate};
+use hiroba_protocol::WriteTracking;
 use hiroba_protocol::hlrc::Hlrc;
 
-const ONE_THREAD: Shape = Shape { threads_per_node: 1, publications: false };
-const TWO_THREADS: Shape = Shape { threads_per_node: 2, publications: false };
-const PUBLICATIONS: Shape = Shape { threads_per_node: 1, publications: true };
+const ONE_THREAD: Shape = Shape { team: 1, foreign: 0, publications: false };
+const TEAMS_OF_TWO: Shape = Shape { team: 2, ..ONE_THREAD };
+const FOREIGN_THREADS: Shape = Shape { foreign: 2, ..ONE_THREAD };
+const TEAMS_AND_FOREIGN_THREADS: Shape = Shape { team: 2, foreign: 1, ..ONE_THREAD };
+const PUBLICATIONS: Shape = Shape { publications: true, ..ONE_THREAD };
+const FOREIGN_THREADS_AND_PUBLICATIONS: Shape = Shape { foreign: 1, ..PUBLICATIONS };
 
 fn from_environment(name: &str, otherwise: u64) -> u64 {
     std::env::var(name).ok().map_or(otherwise, |text| text.parse().expect("a number"))
 }
 
 /// How many loads of the program were judged, or what is wrong.
-fn examine(shape: Shape, network: NetworkChoice, seed: u64) -> Result<u64, String> {
-    let options = Options { network, ..Options::seeded(seed) };
+fn examine(shape: Shape, network: NetworkChoice, tracking: WriteTracking, seed: u64) -> Result<u64, String> {
+    let options = Options { network, ..Options::seeded(seed, tracking) };
     let ended = Cluster::new(&generate(seed, shape), Hlrc::new, options).run();
     let ended = ended.map_err(|failure| failure.to_string())?;
     let verdict = judge(&ended.execution).map_err(|error| error.to_string())?;
@@ -26,33 +30,52 @@ fn examine(shape: Shape, network: NetworkChoice, seed: u64) -> Result<u64, Strin
     }
 }
 
+/// Runs the programs of many seeds under both ways of tracking writes.
 fn explore(shape: Shape, network: NetworkChoice, seeds: u64) {
     let first = from_environment("HIROBA_CHECK_FIRST_SEED", 0);
     let seeds = from_environment("HIROBA_CHECK_SEEDS", seeds);
-    let judged = (first..first + seeds).map(|seed| {
-        examine(shape, network, seed)
-            .unwrap_or_else(|wrong| panic!("{shape:?}, {network:?}, seed {seed}: {wrong}"))
-    });
-    let judged: u64 = judged.sum();
-    assert!(judged >= seeds || seeds < 10, "programs must load something to be judged");
+    for tracking in [WriteTracking::Fault, WriteTracking::Async] {
+        let judged = (first..first + seeds).map(|seed| {
+            examine(shape, network, tracking, seed).unwrap_or_else(|wrong| {
+                panic!("{shape:?}, {network:?}, {tracking:?} tracking, seed {seed}: {wrong}")
+            })
+        });
+        let judged: u64 = judged.sum();
+        assert!(judged >= seeds || seeds < 10, "programs must load something to be judged");
+    }
 }
 
 #[test]
 fn random_programs_behave_as_on_one_machine() {
-    explore(ONE_THREAD, NetworkChoice::Shuffled, 2000);
+    explore(ONE_THREAD, NetworkChoice::Shuffled, 1000);
 }
 
 #[test]
-fn random_programs_with_two_threads_a_node_behave_as_on_one_machine() {
-    explore(TWO_THREADS, NetworkChoice::Shuffled, 1000);
+fn random_programs_with_teams_of_two_behave_as_on_one_machine() {
+    explore(TEAMS_OF_TWO, NetworkChoice::Shuffled, 1000);
+}
+
+#[test]
+fn random_programs_with_foreign_threads_behave_as_on_one_machine() {
+    explore(FOREIGN_THREADS, NetworkChoice::Shuffled, 1000);
+}
+
+#[test]
+fn random_programs_with_teams_and_foreign_threads_behave_as_on_one_machine() {
+    explore(TEAMS_AND_FOREIGN_THREADS, NetworkChoice::Shuffled, 500);
 }
 
 #[test]
 fn random_programs_over_a_lossy_network_behave_as_on_one_machine() {
-    explore(ONE_THREAD, NetworkChoice::Lossy, 300);
+    explore(TEAMS_AND_FOREIGN_THREADS, NetworkChoice::Lossy, 100);
 }
 
 #[test]
 fn random_programs_with_publications_behave_as_on_one_machine() {
-    explore(PUBLICATIONS, NetworkChoice::Shuffled, 2000);
+    explore(PUBLICATIONS, NetworkChoice::Shuffled, 1000);
+}
+
+#[test]
+fn random_programs_with_publications_and_foreign_threads_behave_as_on_one_machine() {
+    explore(FOREIGN_THREADS_AND_PUBLICATIONS, NetworkChoice::Shuffled, 500);
 }

@@ -6,8 +6,9 @@ use std::path::PathBuf;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{Args, Parser, Subcommand};
 use hiroba_base::{MAX_NODES, PageSize};
-use hiroba_wire::control::{FaultSourceChoice, InjectedFaults};
+use hiroba_wire::control::{FaultSourceChoice, InjectedFaults, WriteTrackingChoice};
 
+use crate::bench::{BenchOptions, BenchPlan, Group};
 use crate::compiler::Language;
 use crate::failure::Failure;
 
@@ -28,6 +29,10 @@ pub enum Command {
         /// Its arguments.
         arguments: Vec<OsString>,
     },
+    /// Measure what Hiroba costs here.
+    Bench(Box<BenchOptions>),
+    /// Be one of the nodes that `bench` measures with.
+    BenchNode(BenchPlan),
     /// Show a first run.
     Demo {
         /// How many nodes to compare with one.
@@ -50,6 +55,12 @@ pub struct RunOptions {
     pub page_size: PageSize,
     /// Where faults come from.
     pub fault_source: FaultSourceChoice,
+    /// How writes are found.
+    pub write_tracking: WriteTrackingChoice,
+    /// Whether to report data races between nodes.
+    pub races: bool,
+    /// The node that runs under a debugger.
+    pub debug: Option<u16>,
     /// Whether to print the table of statistics.
     pub statistics_table: bool,
     /// Where to write the statistics as JSON.
@@ -69,7 +80,17 @@ pub struct RunOptions {
 const AFTER_HELP: &str = "\
 Exit status: that of node 0 if it is not zero, else the first other node's that is not;
 125 a fault of Hiroba's or of its arguments, 126 the program cannot be executed,
-127 it was not found, 128+S a node was killed by signal S.";
+127 it was not found, 128+S a node was killed by signal S. Data races that --races
+reports do not change it.
+
+A job in which every thread waits for another is ended with 125 and a report of who
+waits for what.";
+
+const AFTER_BENCH_HELP: &str = "\
+Times are of single operations, measured one by one after a warm-up; p50 is the median,
+p99 the 99th percentile. 'raw' is the same exchange over plain UDP sockets, or the same
+bytes moved by plain loads, measured in the same run; 'ratio' is p50 over raw.
+'home idle' waits for the answer awake, 'home computing' runs the program meanwhile.";
 
 #[derive(Parser)]
 #[command(
@@ -98,14 +119,17 @@ enum Subcommands {
     /// Compile or link a Fortran program: calls $FC (default gfortran)
     #[command(disable_help_flag = true)]
     Fc(CompilerArguments),
+    /// Measure what faults, locks, barriers, releases and diffs cost on this machine
+    #[command(after_help = AFTER_BENCH_HELP)]
+    Bench(BenchArguments),
+    #[command(hide = true, disable_help_flag = true)]
+    BenchNode { plan: String },
     /// Compile a small simulation, run it on one node and on several, and show where the time went
     Demo {
         /// How many nodes to compare with one
         #[arg(short, value_name = "NODES", default_value = "4", allow_hyphen_values = true)]
         nodes: String,
     },
-    #[command(hide = true, disable_help_flag = true)]
-    Bench(UnavailableArguments),
     #[command(hide = true, disable_help_flag = true)]
     Check(UnavailableArguments),
     #[command(hide = true, disable_help_flag = true)]
@@ -135,10 +159,10 @@ struct CompilerArguments {
 
 #[derive(Args)]
 struct RunArguments {
-    /// Nodes of the job, 1 to 4096 [default: the usable cores, at least 2]
+    /// Nodes of the job, 1 to 4096 [default: the usable cores divided by THREADS, at least 2]
     #[arg(short, value_name = "NODES", allow_hyphen_values = true)]
     nodes: Option<String>,
-    /// Program threads a node; only 1 so far
+    /// Threads that hiroba_run starts on each node, 1 to 256
     #[arg(short, value_name = "THREADS", default_value = "1", allow_hyphen_values = true)]
     threads_per_node: String,
     /// Coherence protocol; only hlrc (home-based lazy release consistency) so far
@@ -147,12 +171,21 @@ struct RunArguments {
     /// What carries the messages; only udp so far
     #[arg(long, value_name = "FABRIC", default_value = "udp")]
     fabric: String,
-    /// Coherence unit; only 4K so far
+    /// Coherence unit of regions that choose none: a power of two from 4K to 2M
     #[arg(long, value_name = "SIZE", default_value = "4K", allow_hyphen_values = true)]
     page_size: String,
     /// How page faults are caught: event, sigbus or sigsegv [default: the best that is allowed here]
     #[arg(long, value_name = "SOURCE")]
     fault_source: Option<String>,
+    /// How writes are found: async (the kernel notes them, Linux 6.7) or fault [default: the best that is allowed here]
+    #[arg(long, value_name = "TRACKING")]
+    write_tracking: Option<String>,
+    /// Report bytes that two nodes wrote without synchronisation, with the lines of the program (build it with -g)
+    #[arg(long)]
+    races: bool,
+    /// Run this node under gdb, or $HIROBA_DEBUGGER, on the terminal; the other nodes run on
+    #[arg(long, value_name = "NODE", allow_hyphen_values = true)]
+    debug: Option<String>,
     /// Show where the time went when the job has ended; =json:FILE writes it to FILE (give both for both)
     #[arg(long, value_name = "json:FILE", num_args = 0..=1, require_equals = true, default_missing_value = "")]
     stats: Vec<OsString>,
@@ -172,6 +205,31 @@ struct RunArguments {
     program: Vec<OsString>,
 }
 
+#[derive(Args)]
+struct BenchArguments {
+    /// What to measure: fault, barrier, lock, release, diff, atomic, compute, stream or all [default: all]
+    #[arg(value_name = "WHAT")]
+    groups: Vec<String>,
+    /// Nodes of the measured job, 2 to 4096
+    #[arg(short, value_name = "NODES", default_value = "2", allow_hyphen_values = true)]
+    nodes: String,
+    /// What carries the messages; only udp so far
+    #[arg(long, value_name = "FABRIC", default_value = "udp")]
+    fabric: String,
+    /// How page faults are caught: event, sigbus or sigsegv [default: the best that is allowed here]
+    #[arg(long, value_name = "SOURCE")]
+    fault_source: Option<String>,
+    /// How writes are found: async or fault [default: the best that is allowed here]
+    #[arg(long, value_name = "TRACKING")]
+    write_tracking: Option<String>,
+    /// Fewer repetitions
+    #[arg(long)]
+    quick: bool,
+    /// Write the rows to FILE as JSON, too
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+}
+
 /// Flags with a settled name and meaning that this version cannot honour.
 #[derive(Args)]
 struct UnavailableFlags {
@@ -181,8 +239,6 @@ struct UnavailableFlags {
     swap: Option<String>,
     #[arg(long, hide = true)]
     replacement: Option<String>,
-    #[arg(long, hide = true)]
-    write_tracking: Option<String>,
     #[arg(long, hide = true)]
     hosts: Option<String>,
     #[arg(long, hide = true)]
@@ -201,8 +257,6 @@ struct UnavailableFlags {
     low_latency: Option<String>,
     #[arg(long, hide = true)]
     dead_after: Option<String>,
-    #[arg(long, hide = true)]
-    debug: Option<String>,
 }
 
 impl UnavailableFlags {
@@ -216,7 +270,6 @@ impl UnavailableFlags {
             ),
             (self.swap.is_some(), "--swap", "leave it out: pages stay in memory"),
             (self.replacement.is_some(), "--replacement", "leave it out: no page is replaced"),
-            (self.write_tracking.is_some(), "--write-tracking", "leave it out: writes are found by faults"),
             (self.hosts.is_some(), "--hosts", "leave it out: all nodes run on this machine"),
             (self.launcher.is_some(), "--launcher", "leave it out: all nodes run on this machine"),
             (self.slow.is_some(), "--slow", "leave it out: every node runs at full speed"),
@@ -226,7 +279,6 @@ impl UnavailableFlags {
             (self.encrypt, "--encrypt", "leave it out: messages of local nodes stay on this machine"),
             (self.low_latency.is_some(), "--low-latency", "leave it out"),
             (self.dead_after.is_some(), "--dead-after", "leave it out: a node that dies is noticed at once"),
-            (self.debug.is_some(), "--debug", "attach a debugger to the node's process instead"),
         ];
         flags.into_iter().find(|flag| flag.0).map(|flag| (flag.1, flag.2))
     }
@@ -248,7 +300,8 @@ pub fn parse(arguments: impl Iterator<Item = OsString>) -> Result<Command, Failu
             Ok(Command::Compile { language: Language::Fortran, arguments: given.arguments })
         }
         Subcommands::Demo { nodes } => Ok(Command::Demo { nodes: check_nodes(&nodes)? }),
-        Subcommands::Bench(given) => unavailable("bench", &given),
+        Subcommands::Bench(given) => Ok(Command::Bench(Box::new(check_bench(given)?))),
+        Subcommands::BenchNode { plan } => check_plan(&plan),
         Subcommands::Check(given) => unavailable("check", &given),
         Subcommands::Analyze(given) => unavailable("analyze", &given),
         Subcommands::Calibrate(given) => unavailable("calibrate", &given),
@@ -268,19 +321,28 @@ fn check_run(given: RunArguments) -> Result<RunOptions, Failure> {
     if let Some((flag, instead)) = given.unavailable.first_given() {
         return Err(Failure::new(format!("{flag} is not available yet; {instead}")));
     }
+    let threads_per_node = check_threads(&given.threads_per_node)?;
     let nodes = match &given.nodes {
         Some(nodes) => check_nodes(nodes)?,
-        None => default_nodes(),
+        None => default_nodes(threads_per_node),
     };
+    if given.label && given.debug.is_some() {
+        return Err(Failure::new(
+            "--label and --debug do not go together, as the debugger needs the terminal to itself; leave --label out",
+        ));
+    }
     let mut program = given.program.into_iter();
     let (statistics_table, statistics_json) = check_statistics(given.stats)?;
     Ok(RunOptions {
         nodes,
-        threads_per_node: check_threads(&given.threads_per_node)?,
+        threads_per_node,
         protocol: check_choice("protocol", given.protocol, &["hlrc"], PROTOCOLS_LATER)?,
         fabric: check_choice("fabric", given.fabric, &["udp"], &["shm", "tcp", "ucx"])?,
         page_size: check_page_size(&given.page_size)?,
-        fault_source: check_fault_source(given.fault_source)?,
+        fault_source: check_fault_source(given.fault_source.as_deref())?,
+        write_tracking: check_write_tracking(given.write_tracking.as_deref())?,
+        races: given.races,
+        debug: given.debug.as_deref().map(|node| check_debug(node, nodes)).transpose()?,
         statistics_table,
         statistics_json,
         variables: check_variables(given.variables)?,
@@ -291,14 +353,71 @@ fn check_run(given: RunArguments) -> Result<RunOptions, Failure> {
     })
 }
 
+fn check_bench(given: BenchArguments) -> Result<BenchOptions, Failure> {
+    let nodes = check_nodes(&given.nodes)?;
+    if nodes < 2 {
+        return Err(Failure::new(
+            "expected 2 nodes or more after -n, got '1'; what one node costs is measured with any number",
+        ));
+    }
+    let fabric = check_choice("fabric", given.fabric, &["udp"], &["shm", "tcp", "ucx"])?;
+    // Passed on as they were given, once they have been checked.
+    check_fault_source(given.fault_source.as_deref())?;
+    check_write_tracking(given.write_tracking.as_deref())?;
+    Ok(BenchOptions {
+        groups: check_groups(&given.groups)?,
+        nodes,
+        fabric,
+        fault_source: given.fault_source,
+        write_tracking: given.write_tracking,
+        quick: given.quick,
+        json: given.json,
+    })
+}
+
+/// In the order in which they are measured, each once.
+fn check_groups(given: &[String]) -> Result<Vec<Group>, Failure> {
+    let known = || Group::ALL.map(Group::name).join(", ");
+    for name in given {
+        match name.as_str() {
+            "all" => {}
+            "ports" => {
+                return Err(Failure::new(format!(
+                    "bench ports is not available yet; use one of {}",
+                    known()
+                )));
+            }
+            name if Group::ALL.iter().any(|group| group.name() == name) => {}
+            name => {
+                return Err(Failure::new(format!(
+                    "there is nothing called '{name}' to measure; use one of {} or all",
+                    known()
+                )));
+            }
+        }
+    }
+    let all = given.is_empty() || given.iter().any(|name| name == "all");
+    let asked = |group: &Group| all || given.iter().any(|name| name == group.name());
+    Ok(Group::ALL.into_iter().filter(asked).collect())
+}
+
+fn check_plan(given: &str) -> Result<Command, Failure> {
+    serde_json::from_str(given)
+        .map(Command::BenchNode)
+        .map_err(|error| Failure::new(format!("expected the plan of a measurement, got '{given}': {error}")))
+}
+
 const NO_PROGRAM: &str =
     "expected a program to run, as in 'hiroba run -n 4 ./program'; see 'hiroba run --help'";
 const PROTOCOLS_LATER: &[&str] = &["sc", "erc-invalidate", "erc-update", "lrc", "aurc", "adaptive"];
 
-/// One node a usable core, and at least two: a job of one node shows nothing.
-fn default_nodes() -> u16 {
+/// The most program threads a node.
+const THREADS_MAX: u16 = 256;
+
+/// One thread a usable core, and at least two nodes: a job of one node shows nothing.
+fn default_nodes(threads_per_node: u16) -> u16 {
     let cores = std::thread::available_parallelism().map_or(1, |cores| cores.get());
-    cores.clamp(2, usize::from(MAX_NODES)) as u16
+    (cores / usize::from(threads_per_node)).clamp(2, usize::from(MAX_NODES)) as u16
 }
 
 fn check_nodes(given: &str) -> Result<u16, Failure> {
@@ -312,12 +431,19 @@ fn check_nodes(given: &str) -> Result<u16, Failure> {
 
 fn check_threads(given: &str) -> Result<u16, Failure> {
     match given.parse::<u16>() {
-        Ok(1) => Ok(1),
-        Ok(threads) if threads > 1 => Err(Failure::new(format!(
-            "-t {threads} is not available yet: a node runs one program thread; use more nodes (-n) instead"
-        ))),
+        Ok(threads) if (1..=THREADS_MAX).contains(&threads) => Ok(threads),
         _ => Err(Failure::new(format!(
-            "expected a number of threads a node from 1 upward after -t, got '{given}'"
+            "expected a number of threads a node from 1 to {THREADS_MAX} after -t, got '{given}'"
+        ))),
+    }
+}
+
+fn check_debug(given: &str, nodes: u16) -> Result<u16, Failure> {
+    match given.parse::<u16>() {
+        Ok(node) if node < nodes => Ok(node),
+        _ => Err(Failure::new(format!(
+            "expected the number of a node from 0 to {} after --debug, got '{given}'",
+            nodes - 1
         ))),
     }
 }
@@ -334,8 +460,8 @@ fn check_choice(what: &str, given: String, now: &[&str], later: &[&str]) -> Resu
     }))
 }
 
-fn check_fault_source(given: Option<String>) -> Result<FaultSourceChoice, Failure> {
-    match given.as_deref() {
+fn check_fault_source(given: Option<&str>) -> Result<FaultSourceChoice, Failure> {
+    match given {
         None => Ok(FaultSourceChoice::Automatic),
         Some("event") => Ok(FaultSourceChoice::Event),
         Some("sigbus") => Ok(FaultSourceChoice::Sigbus),
@@ -346,15 +472,22 @@ fn check_fault_source(given: Option<String>) -> Result<FaultSourceChoice, Failur
     }
 }
 
+fn check_write_tracking(given: Option<&str>) -> Result<WriteTrackingChoice, Failure> {
+    match given {
+        None => Ok(WriteTrackingChoice::Automatic),
+        Some("async") => Ok(WriteTrackingChoice::Async),
+        Some("fault") => Ok(WriteTrackingChoice::Fault),
+        Some(other) => Err(Failure::new(format!(
+            "there is no write tracking '{other}'; use --write-tracking async or fault, or leave it out"
+        ))),
+    }
+}
+
 fn check_page_size(given: &str) -> Result<PageSize, Failure> {
     let bytes = parse_size(given).ok_or_else(|| {
         Failure::new(format!("expected a size such as 4096 or 4K after --page-size, got '{given}'"))
     })?;
-    match PageSize::new(bytes) {
-        Ok(PageSize::KIB_4) => Ok(PageSize::KIB_4),
-        Ok(_) => Err(Failure::new(format!("--page-size {given} is not available yet; use --page-size 4K"))),
-        Err(error) => Err(Failure::new(error.to_string())),
-    }
+    PageSize::new(bytes).map_err(|error| Failure::new(error.to_string()))
 }
 
 /// A number of bytes, or of K, M, G, T (powers of two).
@@ -520,7 +653,10 @@ mod tests {
         assert!(options.nodes >= 2);
         assert_eq!((options.protocol.as_str(), options.fabric.as_str()), ("hlrc", "udp"));
         assert_eq!(options.page_size, PageSize::KIB_4);
+        assert_eq!(options.threads_per_node, 1);
         assert_eq!(options.fault_source, FaultSourceChoice::Automatic);
+        assert_eq!(options.write_tracking, WriteTrackingChoice::Automatic);
+        assert_eq!((options.races, options.debug), (false, None));
         assert_eq!(options.inject, None);
     }
 
@@ -530,6 +666,28 @@ mod tests {
         let faults = InjectedFaults { loss: 0.1, reorder: 0.0, duplicate: 0.25, seed: 7 };
         assert_eq!(options.inject, Some(faults));
         assert_eq!(options.variables, [("A".into(), "1=2".into()), ("B".into(), "".into())]);
+        let options = run("run -n 3 -t 4 --page-size 64K --write-tracking fault --races --debug 2 prog");
+        assert_eq!((options.threads_per_node, options.page_size.bytes()), (4, 64 << 10));
+        assert_eq!(options.write_tracking, WriteTrackingChoice::Fault);
+        assert_eq!((options.races, options.debug), (true, Some(2)));
+    }
+
+    #[test]
+    fn more_threads_a_node_make_fewer_nodes() {
+        assert_eq!(run("run -t 256 prog").nodes, 2);
+        assert!(default_nodes(1) >= default_nodes(2));
+    }
+
+    #[test]
+    fn what_is_measured_is_known_and_in_order() {
+        let bench = |line: &str| match parsed(line) {
+            Ok(Command::Bench(options)) => options.groups,
+            other => panic!("expected a measurement, got {other:?}"),
+        };
+        assert_eq!(bench("bench"), Group::ALL);
+        assert_eq!(bench("bench lock all"), Group::ALL);
+        assert_eq!(bench("bench diff --quick fault diff"), [Group::Fault, Group::Diff]);
+        assert!(parsed("bench tea").is_err_and(|failure| failure.sentence.contains("barrier")));
     }
 
     #[test]

@@ -133,6 +133,12 @@ fn include_directory(home: &Path) -> Option<PathBuf> {
     installed.into_iter().chain(in_tree).chain([source]).find(|directory| directory.join(HEADER).is_file())
 }
 
+/// The library that programs are linked with, if it is where this command expects it.
+pub fn library_file() -> Option<PathBuf> {
+    let executable = std::env::current_exe().ok()?;
+    Some(library_directory(executable.parent()?)?.join(LIBRARY))
+}
+
 /// Where `libhiroba.so` is: beside the command, among the build's dependencies, or installed beside `bin`. Cargo
 /// refreshes the one beside the command only when the library itself is what it was asked to build: the newest counts.
 fn library_directory(home: &Path) -> Option<PathBuf> {

@@ -44,6 +44,17 @@ pub fn say(sentence: &str) {
     let _ = std::io::stderr().write_all(line.as_bytes());
 }
 
+/// Writes a sentence and what belongs to it, indented, in one piece: lines of nodes do not get between.
+pub fn say_with_details(sentence: &str, details: &[String]) {
+    let mut text = format!("hiroba: {}\n", sentence.replace('\n', "\\n"));
+    for detail in details {
+        text.push_str("  ");
+        text.push_str(&detail.replace('\n', "\\n"));
+        text.push('\n');
+    }
+    let _ = std::io::stderr().write_all(text.as_bytes());
+}
+
 /// The system's words for an error without Rust's "(os error N)".
 pub fn system_words(error: &std::io::Error) -> String {
     let words = error.to_string();

@@ -1,11 +1,13 @@
-//! The `hiroba` command: runs programs over several nodes, wraps compilers, shows a first run.
+//! The `hiroba` command: runs programs over several nodes, wraps compilers, measures, shows a first run.
 
 mod arguments;
+mod bench;
 mod compiler;
 mod demo;
 mod failure;
 mod run;
 mod statistics_table;
+mod symbols;
 
 use std::process::ExitCode;
 
@@ -23,6 +25,8 @@ fn main() -> ExitCode {
         }
         Command::Run(options) => run::run(&options),
         Command::Compile { language, arguments } => compiler::compile(language, &arguments),
+        Command::Bench(options) => bench::bench(&options),
+        Command::BenchNode(plan) => bench::serve_as_node(&plan),
         Command::Demo { nodes } => demo::demo(nodes),
     };
     match result {

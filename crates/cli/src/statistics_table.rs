@@ -18,9 +18,14 @@ pub fn render(account: &RunStatistics) -> String {
     let mut text = String::new();
     let nodes = account.nodes;
     let plural = if nodes == 1 { "" } else { "s" };
+    // Their classes of time sum to threads × wall time.
+    let threads = match account.threads_per_node {
+        1 => String::new(),
+        threads => format!(" of {threads} threads"),
+    };
     let _ = writeln!(
         text,
-        "hiroba: {} on {nodes} node{plural} ({} over {}, pages of {}): {} s",
+        "hiroba: {} on {nodes} node{plural}{threads} ({} over {}, pages of {}): {} s",
         account.program,
         account.protocol,
         account.fabric,
@@ -283,6 +288,18 @@ mod tests {
         let text = render(&account(2, false));
         assert!(text.contains("0.750  75%") && text.contains("0.250  25%"), "{text}");
         assert!(text.contains("1.500  75%"), "the sum over both nodes\n{text}");
+    }
+
+    #[test]
+    fn threads_share_the_nodes_wall_time() {
+        let mut account = account(2, false);
+        account.threads_per_node = 4;
+        for node in &mut account.per_node {
+            node.wall_s = 0.25;
+        }
+        let text = render(&account);
+        assert!(text.contains("prog on 2 nodes of 4 threads (hlrc"), "{text}");
+        assert!(text.contains("0    0.250  0.750  75%"), "classes sum to threads times wall\n{text}");
     }
 
     #[test]

@@ -13,7 +13,8 @@ use std::time::Duration;
 use hiroba_base::NodeId;
 use hiroba_trace::{Counters, NodeStatistics, TimeBreakdown};
 use hiroba_wire::control::{
-    self, CONTROL_FD_VARIABLE, CONTROL_MESSAGE_BYTES_MAX, JobDescription, ToLauncher, ToNode,
+    self, CONTROL_FD_VARIABLE, CONTROL_MESSAGE_BYTES_MAX, CodeSite, JobDescription, RaceReport, RaceWriter,
+    ThreadWait, ToLauncher, ToNode, WaitReport, WriteTrackingChoice,
 };
 use rustix::net::{RecvFlags, SendFlags};
 
@@ -51,6 +52,9 @@ fn act(channel: BorrowedFd, job: &JobDescription, word: &str) {
         "fatal" => {
             tell(channel, &ToLauncher::Fatal { sentence: "expected a fish, got a bicycle".to_owned() })
         }
+        "remark" => tell(channel, &ToLauncher::Remark { sentence: "the kettle is on".to_owned() }),
+        "wait" => wait(channel, job, value.parse().unwrap()),
+        "race" => race(channel, value.parse().unwrap()),
         "garbage" => _ = rustix::net::send(channel, b"\xff\xff\xff", SendFlags::NOSIGNAL),
         "exit" => std::process::exit(value.parse().unwrap()),
         "sleep" => std::thread::sleep(Duration::from_millis(value.parse().unwrap())),
@@ -66,8 +70,43 @@ fn act(channel: BorrowedFd, job: &JobDescription, word: &str) {
         // SAFETY: no handler of ours is involved.
         "ignore" => _ = unsafe { libc::signal(value.parse().unwrap(), libc::SIG_IGN) },
         "check-job" => check_job(job),
+        "check-options" => {
+            assert_eq!((job.threads_per_node, job.page_size.bytes()), (3, 64 << 10));
+            assert_eq!((job.write_tracking, job.races), (WriteTrackingChoice::Fault, true));
+        }
         other => panic!("no action {other}"),
     }
+}
+
+/// Waits in good order for ever, and says so often; node 0 for a lock that the last node holds, the others in a barrier. So
+/// many messages have been sent in all, of which each node has received one.
+fn wait(channel: BorrowedFd, job: &JobDescription, sent: u64) {
+    let first = job.node == NodeId::ZERO;
+    let last = job.node.index() + 1 == job.addresses.len();
+    let (call, lock) = if first { ("hiroba_lock(7)", Some(7)) } else { ("hiroba_barrier()", None) };
+    let site = Some(CodeSite { module: "/no/such/program".to_owned(), offset: 0x10 });
+    let report = WaitReport {
+        generation: 3,
+        messages_sent: if first { sent } else { 0 },
+        messages_received: 1,
+        threads: vec![ThreadWait { thread: 0, call: call.to_owned(), lock, site }],
+        locks_held: if last { vec![(7, 0)] } else { Vec::new() },
+    };
+    for _ in 0..100 {
+        tell(channel, &ToLauncher::Waiting(report.clone()));
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+fn race(channel: BorrowedFd, address: u64) {
+    let writer = |node| RaceWriter { node: NodeId(node), first_store: None, interval_end: None };
+    let report = RaceReport {
+        address,
+        bytes: 4,
+        allocation: "100 bytes of hiroba_alloc".to_owned(),
+        writers: [writer(0), writer(1)],
+    };
+    tell(channel, &ToLauncher::Race(report));
 }
 
 /// What the job's description promises, seen from inside a node.
@@ -106,6 +145,12 @@ fn job(flags: &[&str], actions: &str) -> Command {
     let mut command = hiroba(&line);
     command.env("NODE_ACTIONS", actions);
     command
+}
+
+fn with_flags(flags: &[&str], actions: &str) -> Called {
+    let mut called = finish(start(&mut job(flags, actions)));
+    called.stdout.clear();
+    called
 }
 
 fn nodes(count: &str, actions: &str) -> Called {
@@ -245,4 +290,57 @@ fn the_account_of_a_job_that_died_holds_those_who_left() {
     let account: serde_json::Value = serde_json::from_str(&text).unwrap();
     assert_eq!(account["nodes"], 2);
     assert_eq!(account["per_node"].as_array().unwrap().len(), 1);
+}
+
+#[test]
+fn the_jobs_description_holds_what_was_asked_for() {
+    let flags = ["-n", "2", "-t", "3", "--page-size", "64K", "--write-tracking", "fault", "--races"];
+    let called = with_flags(&flags, "check-options,join,start,leave");
+    assert_eq!(called.status, 0, "{called:?}");
+    assert_eq!(called.stderr, "hiroba: no data races between nodes found\n");
+}
+
+#[test]
+fn a_job_in_which_all_wait_for_each_other_is_ended_with_a_report() {
+    let called = nodes("3", "join,start,wait=3");
+    assert_eq!(called.status, 125, "{called:?}");
+    let lines: Vec<&str> = called.stderr.lines().collect();
+    let waits = [
+        "  node 0 thread 0: hiroba_lock(7) at /no/such/program+0x10, held by node 2 thread 0",
+        "  node 1 thread 0: hiroba_barrier() at /no/such/program+0x10",
+        "  node 2 thread 0: hiroba_barrier() at /no/such/program+0x10",
+    ];
+    assert!(
+        lines[0].starts_with("hiroba: nobody can go on: every thread of all 3 nodes waits"),
+        "{called:?}"
+    );
+    assert_eq!(lines[1..], waits);
+}
+
+#[test]
+fn a_message_on_its_way_or_a_node_that_computes_is_no_reason_to_end_a_job() {
+    let called = nodes("3", "join,start,wait=4,leave");
+    assert_eq!((called.status, called.stderr.as_str()), (0, ""), "four sent, three received");
+    let called = nodes("3", "join,start,wait=3,leave;join,start,sleep=2100,leave");
+    assert_eq!((called.status, called.stderr.as_str()), (0, ""), "one computes");
+}
+
+#[test]
+fn remarks_are_passed_on_with_their_node() {
+    nodes("2", "join,start,leave;join,start,remark,leave").says(0, "node 1: the kettle is on");
+}
+
+#[test]
+fn races_are_told_once_and_do_not_change_the_status() {
+    let called = with_flags(&["-n", "2", "--races"], "join,start,race=16,race=16,race=32,leave,exit=4");
+    assert_eq!(called.status, 4, "{called:?}");
+    let lines: Vec<&str> = called.stderr.lines().collect();
+    assert_eq!(lines.len(), 2 * 3 + 1, "{called:?}");
+    assert_eq!(
+        lines[0],
+        "hiroba: data race: nodes 0 and 1 both wrote 4 bytes at 0x10 (100 bytes of hiroba_alloc) \
+         without synchronisation"
+    );
+    assert_eq!(lines[1], "  node 0: first store to the page not known");
+    assert_eq!(lines[6], "hiroba: 2 data races found");
 }

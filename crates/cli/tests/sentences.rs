@@ -19,7 +19,13 @@ fn arguments_that_make_no_sense() {
         ("run -n four true", "got 'four'"),
         ("run -n", "expected a value after -n"),
         ("run -n 2 -n 3 true", "only once"),
-        ("run -t 0 true", "after -t, got '0'"),
+        ("run -t 0 true", "from 1 to 256 after -t, got '0'"),
+        ("run -t 257 true", "from 1 to 256 after -t, got '257'"),
+        ("run --write-tracking magic true", "--write-tracking async or fault"),
+        ("run -n 2 --debug 2 true", "from 0 to 1 after --debug, got '2'"),
+        ("run -n 2 --debug -1 true", "after --debug, got '-1'"),
+        ("run --debug 0 --label true", "leave --label out"),
+        ("run --races=yes true", "'yes'"),
         ("run --no-such true", "there is no flag '--no-such'"),
         ("run --fabrik udp true", "did you mean '--fabric'?"),
         ("run -q true", "there is no flag '-q'"),
@@ -37,6 +43,12 @@ fn arguments_that_make_no_sense() {
         ("runn true", "did you mean 'run'?"),
         ("./program", "write 'hiroba run ./program'"),
         ("demo -n 0", "got '0'"),
+        ("bench -n 1", "2 nodes or more after -n"),
+        ("bench tea", "nothing called 'tea' to measure; use one of fault, barrier"),
+        ("bench --fabric ether", "there is no fabric 'ether'"),
+        ("bench --fault-source magic", "there is no fault source 'magic'"),
+        ("bench --write-tracking magic", "there is no write tracking 'magic'"),
+        ("bench --json /no/such/directory/a.json", "no such file or directory"),
     ] {
         call(&line.split_whitespace().collect::<Vec<_>>()).says(125, phrase);
     }
@@ -45,15 +57,12 @@ fn arguments_that_make_no_sense() {
 #[test]
 fn what_the_contract_names_and_this_version_lacks() {
     for line in [
-        "run -t 2 true",
         "run --protocol lrc true",
         "run --protocol adaptive true",
         "run --fabric shm true",
-        "run --page-size 64K true",
         "run --memory-limit 1G true",
         "run --swap /tmp true",
         "run --replacement clock true",
-        "run --write-tracking async true",
         "run --hosts hosts true",
         "run --launcher ssh true",
         "run --slow 1=2 true",
@@ -63,8 +72,8 @@ fn what_the_contract_names_and_this_version_lacks() {
         "run --encrypt true",
         "run --low-latency on true",
         "run --dead-after 3 true",
-        "run --debug 1 true",
-        "bench fault",
+        "bench ports",
+        "bench --fabric shm",
         "check dir",
         "analyze dir --html a",
         "calibrate -o a",
@@ -81,13 +90,24 @@ fn help_lists_what_works_and_nothing_else() {
     let general = call(&["--help"]);
     let run = call(&["run", "--help"]);
     assert_eq!((general.status, run.status), (0, 0));
-    for word in ["run", "cc", "cxx", "fc", "demo"] {
+    for word in ["run", "cc", "cxx", "fc", "demo", "bench"] {
         assert!(general.stdout.contains(&format!("\n  {word} ")), "{word}");
     }
-    for word in ["bench", "doctor", "reproduce"] {
+    for word in ["bench-node", "doctor", "reproduce"] {
         assert!(!general.stdout.contains(word), "{word}");
     }
-    for flag in ["-n ", "--stats", "--label", "--inject", "--fault-source"] {
+    for flag in [
+        "-n ",
+        "-t ",
+        "--stats",
+        "--label",
+        "--inject",
+        "--fault-source",
+        "--write-tracking",
+        "--page-size",
+        "--races",
+        "--debug",
+    ] {
         assert!(run.stdout.contains(flag), "{flag}");
     }
     for flag in ["--hosts", "--encrypt", "--dead-after", "--swap"] {

@@ -8,29 +8,29 @@ use crate::{FaultSourceKind, REGION_BYTES_MAX};
 /// A failure to reserve, allocate, fill or protect shared memory.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum MemoryError {
-    /// The coherence unit is smaller than the unit in which the processor maps memory.
+    /// Places are counted in another unit than that in which the processor maps memory.
     #[error(
-        "expected a page size of at least {system_bytes} bytes, this kernel's own, got {page_bytes} bytes; \
-         ask for --page-size {system_bytes}"
+        "expected granules of {system_bytes} bytes, this kernel's page size, got {granule_bytes}; run all nodes on \
+         kernels with one page size of 4 KiB to 2 MiB"
     )]
-    PageSizeBelowSystem {
+    NotTheSystemsPageSize {
         /// What was asked for.
-        page_bytes: usize,
+        granule_bytes: usize,
         /// The kernel's page size.
         system_bytes: usize,
     },
-    /// The region is empty, too large, not in whole pages, or passes the end of the address space.
+    /// The region is empty, too large, not in whole granules, or passes the end of the address space.
     #[error(
-        "expected a region of 1 page to {REGION_BYTES_MAX} bytes that starts and ends on multiples of the page \
-         size ({page_bytes} bytes), got {region_bytes} bytes at {region_start:#x}; correct the region's start and size"
+        "expected a region of 1 granule to {REGION_BYTES_MAX} bytes that starts and ends on multiples of \
+         {granule_bytes} bytes, got {region_bytes} bytes at {region_start:#x}; correct the region's start and size"
     )]
     BadRegion {
         /// Where it was to begin.
         region_start: usize,
         /// How long it was to be.
         region_bytes: u64,
-        /// The coherence unit.
-        page_bytes: usize,
+        /// The unit in which places are counted.
+        granule_bytes: usize,
     },
     /// `RLIMIT_AS` leaves no room for two views of the region.
     #[error(
@@ -89,15 +89,15 @@ pub enum MemoryError {
         address_bits: u32,
     },
     /// Pages beyond the region's end.
-    #[error("expected pages below {pages} (the region's size), got {} page(s) from {}", range.count, range.first)]
+    #[error("expected granules below {granules} (the region's size), got {} from {}", range.count, range.first)]
     OutsideRegion {
         /// What was asked for.
         range: PageRange,
-        /// The pages that the region has.
-        pages: u64,
+        /// The granules that the region has.
+        granules: u64,
     },
     /// Pages that were never allocated.
-    #[error("expected allocated pages, got {} page(s) from {}; call allocate first", range.count, range.first)]
+    #[error("expected allocated granules, got {} from {}; call allocate first", range.count, range.first)]
     NotAllocated {
         /// What was asked for.
         range: PageRange,
@@ -138,6 +138,29 @@ pub enum MemoryError {
         /// The features that are missing.
         missing: String,
     },
+    /// The kernel does not note written pages by itself, or not under this fault source.
+    #[error(
+        "expected {missing} for asynchronous write tracking, got none; use Linux 6.7 or newer with the event or sigbus \
+         fault source, or --write-tracking fault"
+    )]
+    NoAsyncTracking {
+        /// What is missing.
+        missing: String,
+    },
+    /// The process may not look at its own page tables.
+    #[error(
+        "expected to open /proc/self/pagemap for asynchronous write tracking, got {errno}; mount /proc, let the process \
+         be dumpable, or use --write-tracking fault"
+    )]
+    PagemapRefused {
+        /// What the kernel said.
+        errno: Errno,
+    },
+    /// Pages were to be watched by a source that finds writes by faults.
+    #[error(
+        "expected a fault source opened with asynchronous write tracking to watch pages, got one without; open it so"
+    )]
+    NotTracking,
     /// A region has one fault source, and a process one of each signal.
     #[error(
         "expected no fault source in use for this region or signal when opening the {kind} source, got one; drop it first"

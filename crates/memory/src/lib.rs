@@ -16,10 +16,14 @@
 //! to a page that is half filled. The runtime never touches the application's view.
 //!
 //! - [`SharedMemory`]: the two views, which pages the program was given, which have a frame
-//! - [`Twins`]: pristine copies of pages
-//! - [`fault`]: the three fault sources behind [`FaultSource`]
+//! - [`Twins`]: pristine copies of pages, and [`compare`]: where a page differs from its own
+//! - [`fault`]: the three fault sources behind [`FaultSource`], and how writes are found
+//!
+//! Places are counted in *granules*, the kernel's pages. A page, the coherence unit, is one or more of them, as its region says;
+//! this crate does not know how many: wherever a length matters it is told.
 #![cfg(target_os = "linux")]
 
+pub mod compare;
 mod error;
 pub mod fault;
 mod frames;
@@ -30,7 +34,7 @@ mod twin;
 pub use error::MemoryError;
 pub use fault::{
     Fault, FaultEvents, FaultHandler, FaultKind, FaultOutcome, FaultSource, FaultSourceKind, Refusal,
-    install_alternate_stack, open, open_best,
+    WriteTracking, install_alternate_stack, open, open_best,
 };
 pub use memory::{MemoryConfig, REGION_BYTES_MAX, REGION_START, SharedMemory};
 pub use twin::Twins;

@@ -11,14 +11,14 @@ use std::{
 
 use hiroba_base::{PageId, PageRange, PageSize};
 use rustix::{
-    fs::{FallocateFlags, MemfdFlags, fallocate, ftruncate, memfd_create},
+    fs::{FallocateFlags, MemfdFlags, SeekFrom, fallocate, ftruncate, memfd_create},
     io::Errno,
     mm::{Advice, MprotectFlags, ProtFlags},
 };
 
 use crate::{
     FaultSourceKind, MemoryError,
-    frames::{ResidentAccount, SparsePageSet},
+    frames::{ResidentAccount, SparsePageSet, WatchedSet},
     mapping::{Mapping, Placement, address_bits, check_address_space_limit, check_file_size_limit},
 };
 
@@ -29,15 +29,16 @@ pub const REGION_START: usize = 0x4000_0000_0000;
 /// The largest region, and the default: two views of it fit a 47-bit address space, two of 64 TiB would not.
 pub const REGION_BYTES_MAX: u64 = 16 << 40;
 
-/// Where the region lies and in what units it is kept coherent; the same on every node.
+/// Where the region lies and in what units it is counted; the same on every node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MemoryConfig {
-    /// The address of the first byte, a multiple of the page size.
+    /// The address of the first byte, a multiple of the granule.
     pub region_start: usize,
-    /// The length in bytes, a multiple of the page size, at most [`REGION_BYTES_MAX`].
+    /// The length in bytes, a multiple of the granule, at most [`REGION_BYTES_MAX`].
     pub region_bytes: u64,
-    /// The coherence unit, at least the kernel's page size.
-    pub page_size: PageSize,
+    /// The unit in which places are counted and access changes: this kernel's page size. Pages, the coherence units, are one
+    /// or more of them; memory does not know how many.
+    pub granule: PageSize,
 }
 
 impl Default for MemoryConfig {
@@ -45,14 +46,15 @@ impl Default for MemoryConfig {
         MemoryConfig {
             region_start: REGION_START,
             region_bytes: REGION_BYTES_MAX,
-            page_size: PageSize::KIB_4,
+            // A kernel whose pages are larger than ours is refused by `reserve`, which then names both sizes.
+            granule: PageSize::new(rustix::param::page_size() as u64).unwrap_or(PageSize::MIB_2),
         }
     }
 }
 
 /// The shared region of one node.
 ///
-/// Memory that nobody touched costs nothing: pages get a *frame* when they are first written or made
+/// Memory that nobody touched costs nothing: granules get a *frame* when they are first written or made
 /// accessible ([`populate`](SharedMemory::populate)); reads of others give zeros and leave them without one.
 ///
 /// A forked child has neither view; using a `SharedMemory` there ends the child with SIGSEGV.
@@ -124,13 +126,13 @@ impl SharedMemory {
             // A dump would write the untouched memfd whole.
             view.advise(0, bytes, Advice::LinuxDontDump)
                 .map_err(MemoryError::system("madvise(MADV_DONTDUMP)"))?;
-            if config.page_size < PageSize::MIB_2 {
+            if config.granule < PageSize::MIB_2 {
                 // Huge frames would make untouched memory resident; kernels without them say EINVAL, which is as good.
                 let _ = view.advise(0, bytes, Advice::LinuxNoHugepage);
             }
         }
-        let pages = config.region_bytes / config.page_size.bytes() as u64;
-        let page_set = || SparsePageSet::new(pages).map_err(MemoryError::system("mmap of a page table"));
+        let granules = config.region_bytes / config.granule.bytes() as u64;
+        let page_set = || SparsePageSet::new(granules).map_err(MemoryError::system("mmap of a page table"));
         Ok(SharedMemory {
             config,
             memfd,
@@ -153,20 +155,20 @@ impl SharedMemory {
         self.config.region_bytes
     }
 
-    /// The coherence unit.
-    pub fn page_size(&self) -> PageSize {
-        self.config.page_size
+    /// The unit in which [`PageId`] and [`PageRange`] count: this kernel's page size.
+    pub fn granule(&self) -> PageSize {
+        self.config.granule
     }
 
-    /// How many pages the region has.
-    pub fn pages(&self) -> u64 {
-        self.config.region_bytes / self.config.page_size.bytes() as u64
+    /// How many granules the region has.
+    pub fn granules(&self) -> u64 {
+        self.config.region_bytes / self.config.granule.bytes() as u64
     }
 
-    /// The page that holds `address`, when it lies in the region.
+    /// The granule that holds `address`, when it lies in the region.
     pub fn page_of(&self, address: usize) -> Option<PageId> {
         let offset = address.checked_sub(self.config.region_start)? as u64;
-        (offset < self.config.region_bytes).then(|| PageId(offset / self.config.page_size.bytes() as u64))
+        (offset < self.config.region_bytes).then(|| PageId(offset / self.config.granule.bytes() as u64))
     }
 
     /// Where the program finds `page`. The runtime itself never reads or writes there.
@@ -177,18 +179,13 @@ impl SharedMemory {
         self.application.at(self.offset_of(page, 0, 0))
     }
 
-    /// Gives pages to the program: from now on a fault source may govern them, and core dumps hold them.
-    /// Allocating them again changes nothing. Access stays `None`.
+    /// Gives pages to the program: from now on a fault source may govern them. Allocating them again changes nothing.
+    /// Access stays `None`.
     ///
     /// # Errors
     /// When they lie outside the region, or the kernel has no memory for the record.
     pub fn allocate(&self, range: PageRange) -> Result<(), MemoryError> {
-        let (offset, bytes) = self.span(range)?;
-        if bytes == 0 {
-            return Ok(());
-        }
-        // Only dumps depend on it, so a refusal (too many mappings) is no reason to refuse memory.
-        let _ = self.application.advise(offset, bytes, Advice::LinuxDoDump);
+        self.span(range)?;
         self.allocated.insert_range(range).map_err(MemoryError::system("mmap of a page table"))?;
         Ok(())
     }
@@ -222,12 +219,22 @@ impl SharedMemory {
         self.allocated.contains(page)
     }
 
-    /// Whether `page` has a frame.
-    pub fn is_populated(&self, page: PageId) -> bool {
-        self.populated.contains(page)
+    /// Whether any granule of `range` has a frame; else they are zeros that nobody ever wrote.
+    pub fn is_populated(&self, range: PageRange) -> bool {
+        self.populated.contains_any(range)
     }
 
-    /// Gives a zeroed frame to each page of `range` that has none.
+    /// The maximal runs of `range` that have frames (`true`) or none, in order.
+    pub(crate) fn populated_runs(&self, range: PageRange) -> impl Iterator<Item = (PageRange, bool)> + '_ {
+        self.populated.runs(range)
+    }
+
+    /// The byte at `offset` of `page` in the runtime's view.
+    pub(crate) fn runtime_at(&self, page: PageId, offset: usize) -> *mut u8 {
+        self.runtime.at(self.offset_of(page, offset, 0))
+    }
+
+    /// Gives a zeroed frame to each granule of `range` that has none.
     ///
     /// # Errors
     /// When the pages lie outside the region, or the machine or control group has no memory left.
@@ -243,7 +250,7 @@ impl SharedMemory {
             self.make_frames(run)?;
             let added =
                 self.populated.insert_range(run).map_err(MemoryError::system("mmap of a page table"))?;
-            self.account.add_frames(added, self.page_size().bytes());
+            self.account.add_frames(added, self.granule().bytes());
         }
         Ok(())
     }
@@ -264,69 +271,131 @@ impl SharedMemory {
         result.map_err(|errno| MemoryError::OutOfFrames { range: run, errno })
     }
 
-    /// Copies the page out through the runtime's view; zeros when it has no frame, which it does not get by this.
+    /// Copies `out.len()` bytes from `offset` of the page out through the runtime's view; they may go on into the granules that
+    /// follow. Zeros where there is no frame, and none is made by this.
     ///
     /// Other threads may write meanwhile: each byte is then old or new.
     ///
     /// # Panics
-    /// When the region has no such page or `out` is not of the page's size.
-    pub fn read_page(&self, page: PageId, out: &mut [u8]) {
-        assert_eq!(out.len(), self.page_size().bytes(), "read_page needs a buffer of the page's size");
-        self.read(page, 0, out);
-    }
-
-    /// Copies bytes of the page from `offset` out through the runtime's view, like [`read_page`](Self::read_page).
-    ///
-    /// # Panics
-    /// When the region has no such page or the bytes are not within it.
+    /// When the bytes are not within the region.
     pub fn read(&self, page: PageId, offset: usize, out: &mut [u8]) {
         let start = self.offset_of(page, offset, out.len());
-        if !self.populated.contains(page) {
-            // A load from a hole of the memfd would give it a frame.
-            out.fill(0);
+        let covered = self.granules_of(start, out.len());
+        if covered.count == 1 && self.populated.contains(covered.first) {
+            self.copy_out(start, out);
             return;
         }
-        // SAFETY: `offset_of` checked the bounds within the runtime's view, which is always readable; `out` is not
+        let unit = self.granule().bytes();
+        for (run, has_frames) in self.populated.runs(covered) {
+            let from = (run.first.0 as usize * unit).max(start);
+            let to = (run.end().0 as usize * unit).min(start + out.len());
+            let piece = &mut out[from - start..to - start];
+            if has_frames {
+                self.copy_out(from, piece);
+            } else {
+                // A load from a hole of the memfd would give it a frame.
+                piece.fill(0);
+            }
+        }
+    }
+
+    fn copy_out(&self, start: usize, out: &mut [u8]) {
+        // SAFETY: callers checked the bounds within the runtime's view, which is always readable; `out` is not
         // part of it because no reference to shared memory is ever made. A racing store of the program's gives torn
         // bytes, which every caller must expect.
         unsafe { ptr::copy_nonoverlapping(self.runtime.at(start), out.as_mut_ptr(), out.len()) }
     }
 
-    /// Copies bytes into the page from `offset` through the runtime's view, whatever the program's access.
+    /// Copies bytes into the page from `offset` through the runtime's view, whatever the program's access; they may go on
+    /// into the granules that follow.
     ///
     /// # Errors
-    /// When there is no memory for the page's frame.
+    /// When there is no memory for frames.
     ///
     /// # Panics
-    /// When the region has no such page or the bytes are not within it.
+    /// When the bytes are not within the region.
     pub fn write(&self, page: PageId, offset: usize, bytes: &[u8]) -> Result<(), MemoryError> {
         let start = self.offset_of(page, offset, bytes.len());
-        self.populate(PageRange::single(page))?;
-        // SAFETY: as in `read`, the other way round: the view is always writable.
+        self.populate(self.granules_of(start, bytes.len()))?;
+        // SAFETY: as in `copy_out`, the other way round: the view is always writable.
         unsafe { ptr::copy_nonoverlapping(bytes.as_ptr(), self.runtime.at(start), bytes.len()) }
         Ok(())
     }
 
-    /// The eight bytes at `offset` of the page as an atomic, in the runtime's view.
+    /// The eight bytes at `offset` of the page, which may lie in a granule that follows, as an atomic in the runtime's view.
     ///
     /// # Errors
-    /// When there is no memory for the page's frame.
+    /// When there is no memory for the frame.
     ///
     /// # Panics
-    /// When the region has no such page, or `offset` is not a multiple of 8 within it.
+    /// When the bytes are not within the region, or `offset` is not a multiple of 8.
     pub fn atomic_u64(&self, page: PageId, offset: usize) -> Result<&AtomicU64, MemoryError> {
         assert!(
             offset.is_multiple_of(align_of::<AtomicU64>()),
             "an atomic must be aligned, got offset {offset}"
         );
         let start = self.offset_of(page, offset, size_of::<AtomicU64>());
-        self.populate(PageRange::single(page))?;
+        self.populate(self.granules_of(start, size_of::<AtomicU64>()))?;
         // SAFETY: in bounds, aligned (views begin on system pages) and mapped readable and writable as long as `self`;
         // all bit patterns are valid, and the program's own accesses are those of another process to us.
         Ok(unsafe { AtomicU64::from_ptr(self.runtime.at(start).cast::<u64>()) })
     }
 
-    /// How many pages have a frame.
+    /// Marks what a core dump of this process shall hold of the program's view: the memory that has frames, in no more than
+    /// `runs_max` runs. False when that was not enough, and the dump will miss memory with the highest addresses.
+    ///
+    /// For a process that is about to die; safe in signal context. A granule that a fault source keeps from the program (access
+    /// `None` under userfaultfd) reads as zeros in the dump.
+    pub fn prepare_dump(&self, runs_max: usize) -> bool {
+        // Small holes are dumped as zeros rather than that memory goes missing.
+        let widest_hole_bytes = 512 * self.granule().bytes();
+        let mut hole_bytes = 0;
+        while hole_bytes < widest_hole_bytes
+            && self.each_data_run(hole_bytes, runs_max, |_, _| true) > runs_max
+        {
+            hole_bytes = (2 * hole_bytes).max(self.granule().bytes());
+        }
+        let mut all_marked = true;
+        let runs = self.each_data_run(hole_bytes, runs_max, |offset, bytes| {
+            all_marked = self.application.advise(offset, bytes, Advice::LinuxDoDump).is_ok();
+            all_marked
+        });
+        all_marked && runs <= runs_max
+    }
+
+    /// Calls `visit` with offset and length of the first `runs_max` runs of the memfd that have frames, where holes of up to
+    /// `hole_bytes` do not end a run, until it says no; returns how many runs it met, one beyond the last that may be visited.
+    fn each_data_run(
+        &self,
+        hole_bytes: usize,
+        runs_max: usize,
+        mut visit: impl FnMut(usize, usize) -> bool,
+    ) -> usize {
+        let mut runs = 0;
+        let mut next = self.data_run(0);
+        while let Some((start, mut end)) = next {
+            next = self.data_run(end);
+            while let Some((_, its_end)) = next.filter(|(following, _)| following - end <= hole_bytes) {
+                end = its_end;
+                next = self.data_run(end);
+            }
+            runs += 1;
+            if runs > runs_max || !visit(start, end - start) {
+                break;
+            }
+        }
+        runs
+    }
+
+    /// The first run of the memfd at or behind `from` that has frames: its start and end. What the kernel knows, since in a job
+    /// of one node it gives frames without telling us.
+    fn data_run(&self, from: usize) -> Option<(usize, usize)> {
+        let start = rustix::fs::seek(&self.memfd, SeekFrom::Data(from as u64)).ok()?;
+        let end = rustix::fs::seek(&self.memfd, SeekFrom::Hole(start)).ok()?;
+        Some((start as usize, end as usize))
+    }
+
+    /// How many granules have a frame.
     pub fn frames(&self) -> u64 {
         self.account.frames()
     }
@@ -350,7 +419,7 @@ impl SharedMemory {
         &self.account
     }
 
-    /// The allocated page that holds `address`: the question every fault begins with.
+    /// The allocated granule that holds `address`: the question every fault begins with.
     pub(crate) fn allocated_page_of(&self, address: usize) -> Option<PageId> {
         self.page_of(address).filter(|page| self.allocated.contains(*page))
     }
@@ -363,7 +432,12 @@ impl SharedMemory {
 
     /// A new set of this region's pages.
     pub(crate) fn page_set(&self) -> Result<SparsePageSet, MemoryError> {
-        SparsePageSet::new(self.pages()).map_err(MemoryError::system("mmap of a page table"))
+        SparsePageSet::new(self.granules()).map_err(MemoryError::system("mmap of a page table"))
+    }
+
+    /// A new set of granules to watch.
+    pub(crate) fn watched_set(&self) -> Result<WatchedSet, MemoryError> {
+        WatchedSet::new(self.granules()).map_err(MemoryError::system("mmap of a page table"))
     }
 
     /// The application's view, for fault sources alone.
@@ -374,40 +448,48 @@ impl SharedMemory {
     /// Offset and length of `range` in bytes.
     fn span(&self, range: PageRange) -> Result<(usize, usize), MemoryError> {
         match range.first.0.checked_add(range.count) {
-            Some(end) if end <= self.pages() => {
-                let unit = self.page_size().bytes();
+            Some(end) if end <= self.granules() => {
+                let unit = self.granule().bytes();
                 Ok((range.first.0 as usize * unit, range.count as usize * unit))
             }
-            _ => Err(MemoryError::OutsideRegion { range, pages: self.pages() }),
+            _ => Err(MemoryError::OutsideRegion { range, granules: self.granules() }),
         }
     }
 
     /// The offset in a view of `bytes` bytes from `offset` of `page`.
     fn offset_of(&self, page: PageId, offset: usize, bytes: usize) -> usize {
-        let unit = self.page_size().bytes();
-        assert!(page.0 < self.pages(), "the region has {} pages, got {page}", self.pages());
+        let region_bytes = self.application.bytes();
+        assert!(page.0 < self.granules(), "the region has {} granules, got {page}", self.granules());
+        let start = page.0 as usize * self.granule().bytes();
         assert!(
-            bytes <= unit && offset <= unit - bytes,
-            "a page has {unit} bytes, got {bytes} bytes from offset {offset}"
+            bytes <= region_bytes - start && offset <= region_bytes - start - bytes,
+            "the region has {region_bytes} bytes, got {bytes} bytes from offset {offset} of {page}"
         );
-        page.0 as usize * unit + offset
+        start + offset
+    }
+
+    /// The granules that `bytes` bytes from `start` of a view touch.
+    fn granules_of(&self, start: usize, bytes: usize) -> PageRange {
+        let unit = self.granule().bytes();
+        let first = start / unit;
+        PageRange { first: PageId(first as u64), count: ((start + bytes).div_ceil(unit) - first) as u64 }
     }
 }
 
 /// The region's length as a `usize`, when the configuration makes sense.
 fn check_config(config: &MemoryConfig) -> Result<usize, MemoryError> {
-    let page_bytes = config.page_size.bytes();
+    let granule_bytes = config.granule.bytes();
     let system_bytes = rustix::param::page_size();
-    if page_bytes < system_bytes {
-        return Err(MemoryError::PageSizeBelowSystem { page_bytes, system_bytes });
+    if granule_bytes != system_bytes {
+        return Err(MemoryError::NotTheSystemsPageSize { granule_bytes, system_bytes });
     }
     let bad = MemoryError::BadRegion {
         region_start: config.region_start,
         region_bytes: config.region_bytes,
-        page_bytes,
+        granule_bytes,
     };
-    let aligned = config.region_start.is_multiple_of(page_bytes)
-        && config.region_bytes.is_multiple_of(page_bytes as u64)
+    let aligned = config.region_start.is_multiple_of(granule_bytes)
+        && config.region_bytes.is_multiple_of(granule_bytes as u64)
         && (1..=REGION_BYTES_MAX).contains(&config.region_bytes)
         && config.region_start > 0;
     match usize::try_from(config.region_bytes) {
@@ -448,7 +530,7 @@ pub(crate) mod tests {
         let region_bytes = pages * PageSize::KIB_4.bytes() as u64;
         let region_start =
             NEXT_START.fetch_add(region_bytes.next_multiple_of(1 << 30) as usize, Ordering::Relaxed);
-        MemoryConfig { region_start, region_bytes, page_size: PageSize::KIB_4 }
+        MemoryConfig { region_start, region_bytes, ..MemoryConfig::default() }
     }
 
     pub(crate) fn small_memory(pages: u64) -> Arc<SharedMemory> {
@@ -463,14 +545,14 @@ pub(crate) mod tests {
         assert_eq!(memory.page_of(start + 8 * 4096 - 1), Some(PageId(7)));
         assert_eq!((memory.page_of(start - 1), memory.page_of(start + 8 * 4096)), (None, None));
         assert_eq!(memory.address_of(PageId(5)).addr(), start + 5 * 4096);
-        assert_eq!(memory.pages(), 8);
+        assert_eq!(memory.granules(), 8);
     }
 
     #[test]
     fn reads_of_holes_cost_nothing_and_writes_make_frames() {
         let memory = small_memory(8);
         let mut page = [1; 4096];
-        memory.read_page(PageId(2), &mut page);
+        memory.read(PageId(2), 0, &mut page);
         assert_eq!((page, memory.frames()), ([0; 4096], 0));
         let blocks = || rustix::fs::fstat(&memory.memfd).unwrap().st_blocks;
         assert_eq!(blocks(), 0, "the kernel must agree that the read made no frame");
@@ -490,8 +572,8 @@ pub(crate) mod tests {
     fn a_large_region_costs_nothing_until_touched() {
         let config = MemoryConfig { region_start: REGION_START + (32 << 40), ..MemoryConfig::default() };
         let memory = SharedMemory::reserve(config).unwrap();
-        memory.allocate(PageRange { first: PageId(0), count: memory.pages() }).unwrap();
-        let last = PageId(memory.pages() - 1);
+        memory.allocate(PageRange { first: PageId(0), count: memory.granules() }).unwrap();
+        let last = PageId(memory.granules() - 1);
         assert!(memory.is_allocated(last));
         memory.write(last, 0, &[1]).unwrap();
         assert_eq!(rustix::fs::fstat(&memory.memfd).unwrap().st_blocks, 8);
@@ -532,7 +614,7 @@ pub(crate) mod tests {
         let memory = small_memory(8);
         for (first, count) in [(8, 1), (0, 9), (u64::MAX, 1), (1, u64::MAX)] {
             let range = PageRange { first: PageId(first), count };
-            let refused = Err(MemoryError::OutsideRegion { range, pages: 8 });
+            let refused = Err(MemoryError::OutsideRegion { range, granules: 8 });
             assert_eq!((memory.allocate(range), memory.populate(range)), (refused.clone(), refused));
         }
     }
@@ -544,8 +626,85 @@ pub(crate) mod tests {
     }
 
     #[test]
-    #[should_panic(expected = "a page has 4096 bytes")]
-    fn bytes_beyond_the_page_are_a_fault_of_the_caller() {
-        let _ = small_memory(8).write(PageId(0), 4095, &[1, 2]);
+    #[should_panic(expected = "the region has 32768 bytes")]
+    fn bytes_beyond_the_region_are_a_fault_of_the_caller() {
+        let _ = small_memory(8).write(PageId(7), 4095, &[1, 2]);
+    }
+
+    #[test]
+    fn bytes_may_span_granules_with_and_without_frames() {
+        let memory = small_memory(2048);
+        memory.write(PageId(3), 4090, &[1; 12]).unwrap();
+        memory.write(PageId(6), 0, &[2]).unwrap();
+        assert_eq!(memory.frames(), 3);
+        let mut out = vec![9; 6 * 4096];
+        memory.read(PageId(2), 100, &mut out);
+        let expected = |at: usize| match at + 2 * 4096 + 100 {
+            at if (4 * 4096 - 6..4 * 4096 + 6).contains(&at) => 1,
+            at if at == 6 * 4096 => 2,
+            _ => 0,
+        };
+        assert!(out.iter().enumerate().all(|(at, byte)| *byte == expected(at)));
+        assert_eq!(memory.frames(), 3, "reading made frames");
+        let range = |first, count| PageRange { first: PageId(first), count };
+        assert!(memory.is_populated(range(0, 4)) && memory.is_populated(range(3, 2)));
+        assert!(!memory.is_populated(range(0, 3)) && !memory.is_populated(range(5, 1)));
+        let large: Vec<u8> = (0..2 << 20).map(|at| (at / 4096 * 7 + at) as u8).collect();
+        memory.write(PageId(1024), 0, &large).unwrap();
+        let mut back = vec![0; 2 << 20];
+        memory.read(PageId(1024), 0, &mut back);
+        assert!(back == large);
+        let word = memory.atomic_u64(PageId(1024), 4096 * 5 + 8).unwrap();
+        assert_eq!(word.load(Ordering::Relaxed).to_ne_bytes(), large[4096 * 5 + 8..][..8]);
+        let mut nothing = [];
+        memory.read(PageId(7), 4096, &mut nothing);
+        memory.write(PageId(7), 0, &nothing).unwrap();
+    }
+
+    /// The parts of the application's view that a core dump would hold, as granules.
+    fn dumped(memory: &SharedMemory) -> Vec<PageRange> {
+        let smaps = std::fs::read_to_string("/proc/self/smaps").unwrap();
+        let view = memory.region_start()..memory.region_start() + memory.region_bytes() as usize;
+        let mut dumped = Vec::new();
+        let mut inside = None;
+        for line in smaps.lines() {
+            let bounds = line.split(' ').next().and_then(|word| word.split_once('-'));
+            let address = |word: &str| usize::from_str_radix(word, 16).ok();
+            if let Some((Some(start), Some(end))) = bounds.map(|(start, end)| (address(start), address(end)))
+            {
+                inside = view.contains(&start).then(|| PageRange {
+                    first: PageId(((start - view.start) / 4096) as u64),
+                    count: ((end - start) / 4096) as u64,
+                });
+            }
+            let flags = line.strip_prefix("VmFlags:");
+            if flags.is_some_and(|flags| !flags.split(' ').any(|flag| flag == "dd")) {
+                dumped.extend(inside);
+            }
+        }
+        dumped
+    }
+
+    #[test]
+    fn a_core_dump_holds_what_has_frames() {
+        let range = |first, count| PageRange { first: PageId(first), count };
+        let memory = small_memory(10_000);
+        memory.allocate(range(0, 10_000)).unwrap();
+        assert_eq!(dumped(&memory), []);
+        memory.write(PageId(5), 0, &[1]).unwrap();
+        memory.populate(range(100, 50)).unwrap();
+        memory.populate(range(9_000, 10)).unwrap();
+        assert!(memory.prepare_dump(3));
+        assert_eq!(dumped(&memory), [range(5, 1), range(100, 50), range(9_000, 10)]);
+        for (runs_max, all, expected) in [
+            (0, false, vec![]),
+            (1, false, vec![range(5, 145)]),
+            (2, true, vec![range(5, 145), range(9_000, 10)]),
+        ] {
+            let bytes = memory.application.bytes();
+            memory.application.advise(0, bytes, Advice::LinuxDontDump).unwrap();
+            assert_eq!(memory.prepare_dump(runs_max), all);
+            assert_eq!(dumped(&memory), expected, "at most {runs_max} runs");
+        }
     }
 }

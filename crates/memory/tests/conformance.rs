@@ -1,4 +1,5 @@
-//! What every fault source must do, run over each, each case in a process of its own, as root and as an ordinary user.
+//! What every fault source must do, run over each and with each way of finding writes, each case in a process of its own, as
+//! root and as an ordinary user. What only asynchronous write tracking does is in `write_tracking.rs`.
 
 mod common;
 
@@ -13,62 +14,36 @@ use std::{
 
 use common::{
     Ending, LAST_WORDS, isolated,
-    pager::{Paged, Pager, excuses, range},
+    pager::{Mode, Paged, Pager, User, become_ordinary, excuses, mode, range, run_case},
     skip,
 };
-use hiroba_base::{Access, PageId, PageRange, PageSize};
+use hiroba_base::{Access, PageId, PageRange};
 use hiroba_memory::{
-    FaultSourceKind, MemoryConfig, MemoryError, REGION_START, SharedMemory, Twins, install_alternate_stack,
-    open, open_best,
+    FaultSourceKind, MemoryConfig, MemoryError, REGION_START, SharedMemory, Twins, WriteTracking,
+    install_alternate_stack, open, open_best,
 };
-use rustix::process::{getuid, setrlimit};
-
-/// "nobody" everywhere.
-const ORDINARY_USER: u32 = 65534;
-
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum User {
-    /// Whoever runs the tests.
-    Caller,
-    Ordinary,
-}
-
-fn run_case(test: &str, user: User, kind: FaultSourceKind, ending: Ending, case: fn(FaultSourceKind)) {
-    isolated(test, ending, || {
-        let no_dump = rustix::process::Rlimit { current: Some(0), maximum: Some(0) };
-        setrlimit(rustix::process::Resource::Core, no_dump).unwrap();
-        if user == User::Ordinary {
-            if !getuid().is_root() {
-                skip("the caller is an ordinary user already, and ran this case as such");
-            }
-            become_ordinary();
-        }
-        case(kind);
-    });
-}
-
-fn become_ordinary() {
-    // SAFETY: takes numbers, touches no memory.
-    let status = unsafe { libc::setresuid(ORDINARY_USER, ORDINARY_USER, ORDINARY_USER) };
-    assert_eq!(status, 0);
-}
+use rustix::process::getuid;
 
 macro_rules! conformance {
-    ($($case:ident: $ending:expr,)*) => {
-        conformance!(@suite event, FaultSourceKind::Event, User::Caller, $($case: $ending,)*);
-        conformance!(@suite sigbus, FaultSourceKind::Sigbus, User::Caller, $($case: $ending,)*);
-        conformance!(@suite sigsegv, FaultSourceKind::Sigsegv, User::Caller, $($case: $ending,)*);
-        conformance!(@suite sigbus_as_ordinary_user, FaultSourceKind::Sigbus, User::Ordinary, $($case: $ending,)*);
-        conformance!(@suite sigsegv_as_ordinary_user, FaultSourceKind::Sigsegv, User::Ordinary, $($case: $ending,)*);
+    (with every tracking: { $($both:ident: $ending:expr,)* } with faults: { $($fault:ident,)* }) => {
+        conformance!(@suite event, Event, Fault, Caller, $($both: $ending,)* $($fault: Ending::Success,)*);
+        conformance!(@suite sigbus, Sigbus, Fault, Caller, $($both: $ending,)* $($fault: Ending::Success,)*);
+        conformance!(@suite sigsegv, Sigsegv, Fault, Caller, $($both: $ending,)* $($fault: Ending::Success,)*);
+        conformance!(@suite sigbus_as_ordinary_user, Sigbus, Fault, Ordinary, $($both: $ending,)* $($fault: Ending::Success,)*);
+        conformance!(@suite sigsegv_as_ordinary_user, Sigsegv, Fault, Ordinary, $($both: $ending,)* $($fault: Ending::Success,)*);
+        conformance!(@suite event_async, Event, Async, Caller, $($both: $ending,)*);
+        conformance!(@suite sigbus_async, Sigbus, Async, Caller, $($both: $ending,)*);
+        conformance!(@suite sigbus_async_as_ordinary_user, Sigbus, Async, Ordinary, $($both: $ending,)*);
     };
-    (@suite $suite:ident, $kind:expr, $user:expr, $($case:ident: $ending:expr,)*) => {
+    (@suite $suite:ident, $kind:ident, $tracking:ident, $user:ident, $($case:ident: $ending:expr,)*) => {
         mod $suite {
             use super::*;
             $(
                 #[test]
                 fn $case() {
                     let test = concat!(stringify!($suite), "::", stringify!($case));
-                    run_case(test, $user, $kind, $ending, super::$case);
+                    let mode = mode(FaultSourceKind::$kind, WriteTracking::$tracking);
+                    run_case(test, User::$user, mode, $ending, super::$case);
                 }
             )*
         }
@@ -78,35 +53,45 @@ macro_rules! conformance {
 const SEGMENTATION: Ending = Ending::Signal(libc::SIGSEGV);
 
 conformance! {
-    a_load_and_then_a_store_fault_once_each: Ending::Success,
-    a_store_first_faults_once: Ending::Success,
-    lowered_to_read_a_page_faults_on_stores_again: Ending::Success,
-    lowered_to_none_a_page_faults_again_with_its_data: Ending::Success,
-    one_call_changes_a_range: Ending::Success,
-    setting_access_twice_changes_nothing: Ending::Success,
-    an_answer_below_the_question_is_asked_again: Ending::Success,
-    threads_fault_on_different_pages_at_once: Ending::Success,
-    threads_fault_on_the_same_page_at_once: Ending::Success,
-    memcpy_over_many_pages: Ending::Success,
-    untouched_pages_are_zero: Ending::Success,
-    the_runtimes_view_never_faults: Ending::Success,
-    lowered_access_holds_for_running_threads: Ending::Success,
-    entries_dropped_by_the_kernel_come_back: Ending::Success,
-    large_pages_change_as_one: Ending::Success,
-    a_terabyte_costs_nothing_until_touched: Ending::Success,
-    system_calls_on_absent_pages: Ending::Success,
-    handlers_of_the_program_are_chained: Ending::Success,
-    faults_are_handled_on_the_alternate_stack: Ending::Success,
-    pages_not_allocated_are_refused: Ending::Success,
-    a_dropped_source_leaves_room_for_another: Ending::Success,
-    a_forked_child_has_no_region: Ending::Success,
-    a_touch_behind_what_is_allocated_kills: SEGMENTATION,
-    a_touch_after_the_source_is_dropped_kills: SEGMENTATION,
-    a_null_pointer_kills: SEGMENTATION,
+    with every tracking: {
+        a_store_first_faults_once: Ending::Success,
+        lowered_to_none_a_page_faults_again_with_its_data: Ending::Success,
+        threads_fault_on_the_same_page_at_once: Ending::Success,
+        memcpy_over_many_pages: Ending::Success,
+        untouched_pages_are_zero: Ending::Success,
+        the_runtimes_view_never_faults: Ending::Success,
+        lowered_access_holds_for_running_threads: Ending::Success,
+        entries_dropped_by_the_kernel_come_back: Ending::Success,
+        large_pages_change_as_one: Ending::Success,
+        a_terabyte_costs_nothing_until_touched: Ending::Success,
+        system_calls_on_absent_pages: Ending::Success,
+        handlers_of_the_program_are_chained: Ending::Success,
+        faults_are_handled_on_the_alternate_stack: Ending::Success,
+        pages_not_allocated_are_refused: Ending::Success,
+        a_dropped_source_leaves_room_for_another: Ending::Success,
+        a_forked_child_has_no_region: Ending::Success,
+        a_touch_behind_what_is_allocated_kills: SEGMENTATION,
+        a_touch_after_the_source_is_dropped_kills: SEGMENTATION,
+        a_null_pointer_kills: SEGMENTATION,
+        faults_say_where_they_come_from: Ending::Success,
+    }
+    with faults: {
+        a_load_and_then_a_store_fault_once_each,
+        lowered_to_read_a_page_faults_on_stores_again,
+        one_call_changes_a_range,
+        setting_access_twice_changes_nothing,
+        an_answer_below_the_question_is_asked_again,
+        threads_fault_on_different_pages_at_once,
+    }
 }
 
-fn a_load_and_then_a_store_fault_once_each(kind: FaultSourceKind) {
-    let paged = Paged::new(kind, 8);
+/// The lowest access that lets loads run free.
+fn readable(mode: Mode) -> Access {
+    if mode.tracking == WriteTracking::Async { Access::Write } else { Access::Read }
+}
+
+fn a_load_and_then_a_store_fault_once_each(mode: Mode) {
+    let paged = Paged::new(mode, 8);
     assert_eq!(paged.load(3, 77), 0);
     assert_eq!(paged.take_faults(), [paged.read_fault(3, 77)]);
     assert_eq!(paged.load(3, 0), 0);
@@ -119,8 +104,8 @@ fn a_load_and_then_a_store_fault_once_each(kind: FaultSourceKind) {
     assert_eq!((paged.runtime_byte(3, 4095), paged.runtime_byte(3, 0)), (5, 6));
 }
 
-fn a_store_first_faults_once(kind: FaultSourceKind) {
-    let paged = Paged::new(kind, 8);
+fn a_store_first_faults_once(mode: Mode) {
+    let paged = Paged::new(mode, 8);
     // SAFETY: an allocated page.
     let before = unsafe { AtomicU64::from_ptr(paged.at(0, 8).cast()) }.fetch_add(7, Ordering::AcqRel);
     assert_eq!((before, paged.runtime_byte(0, 8)), (0, 7));
@@ -133,8 +118,8 @@ fn a_store_first_faults_once(kind: FaultSourceKind) {
     assert_eq!(paged.take_faults(), []);
 }
 
-fn lowered_to_read_a_page_faults_on_stores_again(kind: FaultSourceKind) {
-    let paged = Paged::new(kind, 8);
+fn lowered_to_read_a_page_faults_on_stores_again(mode: Mode) {
+    let paged = Paged::new(mode, 8);
     for round in 1..20 {
         paged.store(1, 0, round);
         paged.take_faults();
@@ -147,8 +132,8 @@ fn lowered_to_read_a_page_faults_on_stores_again(kind: FaultSourceKind) {
     }
 }
 
-fn lowered_to_none_a_page_faults_again_with_its_data(kind: FaultSourceKind) {
-    let paged = Paged::new(kind, 8);
+fn lowered_to_none_a_page_faults_again_with_its_data(mode: Mode) {
+    let paged = Paged::new(mode, 8);
     for round in 1..20 {
         paged.store(2, 0, round);
         paged.protect(range(2, 1), Access::None);
@@ -164,9 +149,9 @@ fn lowered_to_none_a_page_faults_again_with_its_data(kind: FaultSourceKind) {
     }
 }
 
-fn one_call_changes_a_range(kind: FaultSourceKind) {
+fn one_call_changes_a_range(mode: Mode) {
     const PAGES: u64 = 300;
-    let paged = Paged::new(kind, PAGES + 2);
+    let paged = Paged::new(mode, PAGES + 2);
     let all = range(1, PAGES);
     paged.protect(all, Access::Read);
     all.iter().for_each(|page| assert_eq!(paged.load(page.0, 1), 0));
@@ -196,11 +181,11 @@ fn one_call_changes_a_range(kind: FaultSourceKind) {
         assert_eq!(paged.take_faults(), [paged.read_fault(page.0, 5)]);
     }
     // The neighbours were left alone.
-    assert!(!paged.memory.is_populated(PageId(0)) && !paged.memory.is_populated(PageId(PAGES + 1)));
+    assert!(!paged.memory.is_populated(range(0, 1)) && !paged.memory.is_populated(range(PAGES + 1, 1)));
 }
 
-fn setting_access_twice_changes_nothing(kind: FaultSourceKind) {
-    let paged = Paged::new(kind, 40);
+fn setting_access_twice_changes_nothing(mode: Mode) {
+    let paged = Paged::new(mode, 40);
     for access in [Access::None, Access::Read, Access::Write, Access::Read, Access::None, Access::Write] {
         paged.protect(range(0, 20), access);
         paged.protect(range(10, 20), access);
@@ -217,8 +202,8 @@ fn setting_access_twice_changes_nothing(kind: FaultSourceKind) {
     }
 }
 
-fn an_answer_below_the_question_is_asked_again(kind: FaultSourceKind) {
-    let paged = Paged::new(kind, 8);
+fn an_answer_below_the_question_is_asked_again(mode: Mode) {
+    let paged = Paged::new(mode, 8);
     for access in [Access::None, Access::Read] {
         paged.protect(range(1, 1), access);
         paged.pager.stingy_answers.store(3, Ordering::Release);
@@ -229,9 +214,9 @@ fn an_answer_below_the_question_is_asked_again(kind: FaultSourceKind) {
     }
 }
 
-fn threads_fault_on_different_pages_at_once(kind: FaultSourceKind) {
+fn threads_fault_on_different_pages_at_once(mode: Mode) {
     const PAGES: u64 = 400;
-    let paged = Paged::new(kind, PAGES);
+    let paged = Paged::new(mode, PAGES);
     let start = Barrier::new(2);
     thread::scope(|scope| {
         for parity in 0..2 {
@@ -254,9 +239,9 @@ fn threads_fault_on_different_pages_at_once(kind: FaultSourceKind) {
     (0..PAGES).for_each(|page| assert_eq!(paged.runtime_byte(page, 9), page as u8 | 1));
 }
 
-fn threads_fault_on_the_same_page_at_once(kind: FaultSourceKind) {
+fn threads_fault_on_the_same_page_at_once(mode: Mode) {
     const ROUNDS: u64 = 300;
-    let paged = Paged::new(kind, 4);
+    let paged = Paged::new(mode, 4);
     let start = Barrier::new(3);
     thread::scope(|scope| {
         for thread in 0..2 {
@@ -284,9 +269,9 @@ fn threads_fault_on_the_same_page_at_once(kind: FaultSourceKind) {
     });
 }
 
-fn memcpy_over_many_pages(kind: FaultSourceKind) {
+fn memcpy_over_many_pages(mode: Mode) {
     const BYTES: usize = 100 * 4096;
-    let paged = Paged::new(kind, 256);
+    let paged = Paged::new(mode, 256);
     let pattern: Vec<u8> = (0..BYTES).map(|at| (at * 31 + at / 4096) as u8).collect();
     for (page, bytes) in pattern.chunks(4096).enumerate() {
         paged.memory.write(PageId(page as u64), 0, bytes).unwrap();
@@ -295,29 +280,27 @@ fn memcpy_over_many_pages(kind: FaultSourceKind) {
     // SAFETY: both ranges are allocated and do not overlap.
     unsafe { from.copy_to_nonoverlapping(to, BYTES) };
     let mut copied = vec![0; 101 * 4096];
-    for (page, bytes) in copied.chunks_mut(4096).enumerate() {
-        paged.memory.read_page(PageId(128 + page as u64), bytes);
-    }
+    paged.memory.read(PageId(128), 0, &mut copied);
     assert!(copied[123..][..BYTES] == pattern[..]);
     assert!(copied[..123].iter().chain(&copied[123 + BYTES..]).all(|byte| *byte == 0));
 }
 
-fn untouched_pages_are_zero(kind: FaultSourceKind) {
-    let paged = Paged::new(kind, 16);
+fn untouched_pages_are_zero(mode: Mode) {
+    let paged = Paged::new(mode, 16);
     (0..4096).for_each(|offset| assert_eq!(paged.load(4, offset), 0));
     paged.store(5, 100, 1);
     let mut page = [9; 4096];
-    paged.memory.read_page(PageId(5), &mut page);
+    paged.memory.read(PageId(5), 0, &mut page);
     assert!(page.iter().enumerate().all(|(offset, byte)| *byte == u8::from(offset == 100)));
-    paged.memory.read_page(PageId(6), &mut page);
+    paged.memory.read(PageId(6), 0, &mut page);
     assert_eq!(page, [0; 4096]);
     assert_eq!(paged.memory.frames(), 2);
 }
 
-fn the_runtimes_view_never_faults(kind: FaultSourceKind) {
-    let paged = Paged::new(kind, 16);
+fn the_runtimes_view_never_faults(mode: Mode) {
+    let paged = Paged::new(mode, 16);
     let mut twins = Twins::new(paged.memory.clone());
-    for access in [Access::None, Access::Read, Access::Write, Access::Read, Access::None] {
+    for access in [Access::None, readable(mode), Access::Write, readable(mode), Access::None] {
         paged.protect(range(0, 3), access);
         for page in 0..3 {
             let page = PageId(page);
@@ -325,7 +308,9 @@ fn the_runtimes_view_never_faults(kind: FaultSourceKind) {
             assert_eq!(paged.runtime_byte(page.0, 29), access as u8 + 1);
             paged.memory.atomic_u64(page, 0).unwrap().fetch_add(1, Ordering::AcqRel);
             assert!(
-                twins.make(page) && twins.get(page).unwrap()[10] == access as u8 + 1 && twins.remove(page)
+                twins.make(page, 4096)
+                    && twins.get(page).unwrap()[10] == access as u8 + 1
+                    && twins.remove(page)
             );
         }
         assert_eq!(paged.take_faults(), []);
@@ -333,8 +318,8 @@ fn the_runtimes_view_never_faults(kind: FaultSourceKind) {
     assert_eq!((paged.load(0, 0), paged.load(0, 10)), (5, 1));
 }
 
-fn lowered_access_holds_for_running_threads(kind: FaultSourceKind) {
-    let paged = Paged::new(kind, 4);
+fn lowered_access_holds_for_running_threads(mode: Mode) {
+    let paged = Paged::new(mode, 4);
     let done = AtomicBool::new(false);
     let count = || paged.memory.atomic_u64(PageId(1), 0).unwrap().load(Ordering::Acquire);
     thread::scope(|scope| {
@@ -352,7 +337,12 @@ fn lowered_access_holds_for_running_threads(kind: FaultSourceKind) {
                 thread::yield_now();
             }
             paged.pager.hold.store(true, Ordering::Release);
-            paged.protect(range(1, 1), if round % 2 == 0 { Access::Read } else { Access::None });
+            let lowered = if round % 2 == 0 && mode.tracking == WriteTracking::Fault {
+                Access::Read
+            } else {
+                Access::None
+            };
+            paged.protect(range(1, 1), lowered);
             let held = count();
             thread::sleep(Duration::from_micros(100));
             assert_eq!(count(), held, "a store went through after access was taken away");
@@ -362,15 +352,12 @@ fn lowered_access_holds_for_running_threads(kind: FaultSourceKind) {
     });
 }
 
-fn entries_dropped_by_the_kernel_come_back(kind: FaultSourceKind) {
-    let paged = Paged::new(kind, 64);
-    for access in [Access::Read, Access::Write] {
+fn entries_dropped_by_the_kernel_come_back(mode: Mode) {
+    let paged = Paged::new(mode, 64);
+    for access in [readable(mode), Access::Write] {
         paged.protect(range(0, 64), access);
         (0..64).for_each(|page| paged.memory.write(PageId(page), 3, &[page as u8]).unwrap());
-        // As reclaim would do it, unseen by the source.
-        // SAFETY: the range is mapped; its frames stay in the memfd.
-        let status = unsafe { libc::madvise(paged.at(0, 0).cast(), 64 * 4096, libc::MADV_DONTNEED) };
-        assert_eq!(status, 0);
+        paged.drop_entries(range(0, 64));
         (0..32).for_each(|page| assert_eq!(paged.load(page, 3), page as u8));
         paged.protect(range(0, 64), access);
         (0..64).for_each(|page| paged.store(page, 4, 1));
@@ -379,36 +366,59 @@ fn entries_dropped_by_the_kernel_come_back(kind: FaultSourceKind) {
     }
 }
 
-fn large_pages_change_as_one(kind: FaultSourceKind) {
-    let page_size = PageSize::new(64 << 10).unwrap();
-    let config = MemoryConfig { region_start: REGION_START, region_bytes: 1 << 30, page_size };
-    let paged = Paged::with_config(kind, config, 4);
-    assert_eq!(paged.load(1, 65535), 0);
-    assert_eq!(paged.take_faults(), [paged.read_fault(1, 65535)]);
-    (0..16).for_each(|part| assert_eq!(paged.load(1, part * 4096), 0));
-    assert_eq!(paged.take_faults(), []);
-    paged.store(1, 30000, 4);
-    assert_eq!(paged.take_faults(), [paged.write_fault(1, 30000)]);
-    (0..16).for_each(|part| paged.store(1, part * 4096, 4));
-    assert_eq!(paged.take_faults(), []);
-    assert_eq!((paged.memory.frames(), paged.memory.resident_bytes()), (1, 65536));
-    // SAFETY: the range is mapped; its frame stays in the memfd.
-    let status = unsafe { libc::madvise(paged.at(1, 8192).cast(), 8192, libc::MADV_DONTNEED) };
-    assert_eq!(status, 0);
-    (0..16).for_each(|part| assert_eq!(paged.load(1, part * 4096), 4));
-    if kind != FaultSourceKind::Sigsegv {
-        // The answer, Read, holds for the parts too that were mapped and writable all the time.
-        assert_eq!(paged.take_faults(), [paged.read_fault(1, 8192)]);
-        paged.store(1, 0, 5);
-        assert_eq!(paged.take_faults(), [paged.write_fault(1, 0)]);
-        paged.store(1, 8192, 5);
+fn large_pages_change_as_one(mode: Mode) {
+    let paged = Paged::new(mode, 4 * 512);
+    for (first, granules) in [(16, 16), (512, 512), (1024, 1024)] {
+        let page = range(first, granules);
+        paged.protect(page, readable(mode));
+        page.iter().for_each(|granule| assert_eq!(paged.load(granule.0, 4095), 0));
         assert_eq!(paged.take_faults(), []);
+        paged.protect(page, Access::Write);
+        page.iter().for_each(|granule| paged.store(granule.0, 0, 4));
+        assert_eq!(paged.take_faults(), []);
+        assert_eq!(paged.memory.frames() * 4096, paged.memory.resident_bytes());
+        paged.drop_entries(range(first + 2, 2));
+        page.iter().for_each(|granule| assert_eq!(paged.load(granule.0, 0), 4));
+        paged.protect(page, Access::None);
+        assert_eq!(
+            (paged.take_faults().len(), paged.runtime_byte(first, granules as usize * 4096 - 4096)),
+            (if mode.kind == FaultSourceKind::Sigsegv { 0 } else { 2 }, 4)
+        );
+        for granule in page.iter().step_by(7) {
+            assert_eq!(paged.load(granule.0, 0), 4);
+            assert_eq!(paged.take_faults(), [paged.read_fault(granule.0, 0)]);
+        }
+    }
+    assert_eq!(paged.memory.frames(), 16 + 512 + 1024);
+}
+
+fn faults_say_where_they_come_from(mode: Mode) {
+    let paged = Paged::new(mode, 4);
+    paged.load(1, 0);
+    let faults = paged.take_faults_whole();
+    let [fault] = faults[..] else { panic!("{faults:?}") };
+    if mode.kind == FaultSourceKind::Event {
+        let this_thread = rustix::thread::gettid().as_raw_pid() as u32;
+        assert_eq!((fault.thread, fault.program_counter), (Some(this_thread), None));
+        return;
+    }
+    assert_eq!(fault.thread, None);
+    if cfg!(any(target_arch = "x86_64", target_arch = "aarch64")) {
+        // Somewhere in this very program.
+        let place = fault.program_counter.unwrap();
+        let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
+        let mut code = maps.lines().filter(|line| line.contains("r-xp"));
+        assert!(code.any(|line| {
+            let (start, end) = line.split_once(' ').unwrap().0.split_once('-').unwrap();
+            let address = |word| usize::from_str_radix(word, 16).unwrap();
+            (address(start)..address(end)).contains(&place)
+        }));
     }
 }
 
-fn a_terabyte_costs_nothing_until_touched(kind: FaultSourceKind) {
+fn a_terabyte_costs_nothing_until_touched(mode: Mode) {
     const PAGES: u64 = 1 << 28;
-    let paged = Paged::with_config(kind, MemoryConfig::default(), PAGES);
+    let paged = Paged::with_config(mode, MemoryConfig::default(), PAGES);
     assert_eq!(paged.memory.resident_bytes(), 0);
     assert_eq!((paged.load(0, 0), paged.load(PAGES - 1, 4095), paged.load(PAGES / 2, 1)), (0, 0, 0));
     paged.source.protect(range(0, PAGES), Access::None).unwrap();
@@ -419,15 +429,15 @@ fn a_terabyte_costs_nothing_until_touched(kind: FaultSourceKind) {
     assert!(kib < 1024, "{kib} KiB of shared memory are resident");
 }
 
-fn system_calls_on_absent_pages(kind: FaultSourceKind) {
-    let paged = Paged::new(kind, 8);
+fn system_calls_on_absent_pages(mode: Mode) {
+    let paged = Paged::new(mode, 8);
     paged.memory.write(PageId(1), 0, &[1; 4096]).unwrap();
     let (reader, writer) = rustix::pipe::pipe().unwrap();
     use std::os::fd::AsRawFd;
     // SAFETY: the range is allocated; the kernel reads it.
     let sent = unsafe { libc::write(writer.as_raw_fd(), paged.at(1, 0).cast(), 2000) };
     let error = std::io::Error::last_os_error();
-    if kind != FaultSourceKind::Event {
+    if mode.kind != FaultSourceKind::Event {
         assert_eq!((sent, error.raw_os_error()), (-1, Some(libc::EFAULT)));
         return;
     }
@@ -481,10 +491,10 @@ fn install_own(number: i32, handler: usize, flags: i32) {
     assert_eq!(unsafe { libc::sigaction(number, &raw const action, std::ptr::null_mut()) }, 0);
 }
 
-fn handlers_of_the_program_are_chained(kind: FaultSourceKind) {
+fn handlers_of_the_program_are_chained(mode: Mode) {
     install_own(libc::SIGSEGV, own_segmentation_handler as *const () as usize, libc::SA_SIGINFO);
     install_own(libc::SIGBUS, own_bus_handler as *const () as usize, 0);
-    let paged = Paged::new(kind, 4);
+    let paged = Paged::new(mode, 4);
     SHARED_ADDRESS.store(paged.at(2, 0).addr(), Ordering::Relaxed);
     let file = rustix::fs::memfd_create("own", rustix::fs::MemfdFlags::empty()).unwrap();
     OWN_FILE.store(std::os::fd::AsRawFd::as_raw_fd(&file) as u32, Ordering::Relaxed);
@@ -510,8 +520,8 @@ fn handlers_of_the_program_are_chained(kind: FaultSourceKind) {
     assert_eq!(paged.take_faults(), [paged.read_fault(3, 0)]);
 }
 
-fn faults_are_handled_on_the_alternate_stack(kind: FaultSourceKind) {
-    let paged = Paged::new(kind, 4);
+fn faults_are_handled_on_the_alternate_stack(mode: Mode) {
+    let paged = Paged::new(mode, 4);
     // SAFETY: returns the address of this thread's errno, always valid.
     let errno = unsafe { libc::__errno_location() };
     // SAFETY: as above.
@@ -524,17 +534,17 @@ fn faults_are_handled_on_the_alternate_stack(kind: FaultSourceKind) {
     assert_eq!(unsafe { libc::sigaltstack(std::ptr::null(), &raw mut stack) }, 0);
     let used = paged.pager.stack_address.load(Ordering::Relaxed) as usize;
     let on_it = (stack.ss_sp.addr()..stack.ss_sp.addr() + stack.ss_size).contains(&used);
-    assert_eq!(on_it, kind != FaultSourceKind::Event);
+    assert_eq!(on_it, mode.kind != FaultSourceKind::Event);
 }
 
-fn pages_not_allocated_are_refused(kind: FaultSourceKind) {
-    let paged = Paged::new(kind, 4);
+fn pages_not_allocated_are_refused(mode: Mode) {
+    let paged = Paged::new(mode, 4);
     let refused = |pages| Err(MemoryError::NotAllocated { range: pages });
-    assert_eq!(paged.source.protect(range(4, 1), Access::Read), refused(range(4, 1)));
+    assert_eq!(paged.source.protect(range(4, 1), Access::Write), refused(range(4, 1)));
     assert_eq!(paged.source.protect(range(3, 2), Access::None), refused(range(3, 2)));
     assert_eq!(paged.source.register(range(5, 1)), refused(range(5, 1)));
     let beyond = range(1 << 40, 1);
-    assert!(matches!(paged.source.protect(beyond, Access::Read), Err(MemoryError::OutsideRegion { .. })));
+    assert!(matches!(paged.source.protect(beyond, Access::Write), Err(MemoryError::OutsideRegion { .. })));
     // A second allocation, next to the first and apart from it.
     for pages in [range(4, 4), range(100, 3)] {
         paged.memory.allocate(pages).unwrap();
@@ -542,40 +552,40 @@ fn pages_not_allocated_are_refused(kind: FaultSourceKind) {
         paged.store(pages.first.0 + 1, 0, 1);
         assert_eq!(paged.take_faults(), [paged.write_fault(pages.first.0 + 1, 0)]);
     }
-    paged.protect(range(0, 8), Access::Read);
+    paged.protect(range(0, 8), readable(mode));
     paged.load(3, 0);
     paged.load(4, 0);
     assert_eq!(paged.take_faults(), []);
 }
 
-fn a_dropped_source_leaves_room_for_another(kind: FaultSourceKind) {
-    let paged = Paged::new(kind, 4);
+fn a_dropped_source_leaves_room_for_another(mode: Mode) {
+    let paged = Paged::new(mode, 4);
     let elsewhere = MemoryConfig { region_start: REGION_START + (1 << 40), ..MemoryConfig::default() };
     let elsewhere = Arc::new(SharedMemory::reserve(elsewhere).unwrap());
     for other in FaultSourceKind::ALL {
-        let second = open(other, paged.memory.clone(), Arc::new(Pager::default()));
+        let second = open(other, WriteTracking::Fault, paged.memory.clone(), Arc::new(Pager::default()));
         assert_eq!(second.err().unwrap(), MemoryError::AlreadyOpen { kind: other });
-        let second = open(other, elsewhere.clone(), Arc::new(Pager::default()));
-        let signal_taken = other == kind && kind != FaultSourceKind::Event;
+        let second = open(other, WriteTracking::Fault, elsewhere.clone(), Arc::new(Pager::default()));
+        let signal_taken = other == mode.kind && mode.kind != FaultSourceKind::Event;
         let refused_as_taken = matches!(second, Err(MemoryError::AlreadyOpen { .. }));
-        assert_eq!(refused_as_taken, signal_taken, "{other} beside {kind}");
+        assert_eq!(refused_as_taken, signal_taken, "{other} beside {mode:?}");
     }
     let memory = paged.memory.clone();
     paged.store(1, 1, 8);
     drop(paged);
     for round in 0..3 {
-        let paged = Paged::over(kind, memory.clone());
+        let paged = Paged::over(mode, memory.clone());
         paged.source.register(range(0, 4)).unwrap();
         assert_eq!(paged.load(1, 1), 8 + round);
         assert_eq!(paged.take_faults(), [paged.read_fault(1, 1)]);
         paged.store(1, 1, 9 + round);
     }
     drop(memory);
-    Paged::new(kind, 4).store(0, 0, 1);
+    Paged::new(mode, 4).store(0, 0, 1);
 }
 
-fn a_forked_child_has_no_region(kind: FaultSourceKind) {
-    let paged = Paged::new(kind, 4);
+fn a_forked_child_has_no_region(mode: Mode) {
+    let paged = Paged::new(mode, 4);
     paged.store(1, 0, 1);
     let address = paged.at(1, 0);
     // SAFETY: the child does nothing but touch one byte and exit.
@@ -593,15 +603,15 @@ fn a_forked_child_has_no_region(kind: FaultSourceKind) {
     assert_eq!(paged.runtime_byte(1, 0), 1);
 }
 
-fn a_touch_behind_what_is_allocated_kills(kind: FaultSourceKind) {
-    let paged = Paged::new(kind, 16);
+fn a_touch_behind_what_is_allocated_kills(mode: Mode) {
+    let paged = Paged::new(mode, 16);
     paged.store(15, 4095, 1);
     println!("{LAST_WORDS}");
     paged.load(16, 0);
 }
 
-fn a_touch_after_the_source_is_dropped_kills(kind: FaultSourceKind) {
-    let paged = Paged::new(kind, 16);
+fn a_touch_after_the_source_is_dropped_kills(mode: Mode) {
+    let paged = Paged::new(mode, 16);
     paged.store(15, 4095, 1);
     let memory = paged.memory.clone();
     drop(paged);
@@ -610,8 +620,8 @@ fn a_touch_after_the_source_is_dropped_kills(kind: FaultSourceKind) {
     unsafe { memory.address_of(PageId(15)).read_volatile() };
 }
 
-fn a_null_pointer_kills(kind: FaultSourceKind) {
-    let paged = Paged::new(kind, 16);
+fn a_null_pointer_kills(mode: Mode) {
+    let paged = Paged::new(mode, 16);
     paged.store(15, 4095, 1);
     println!("{LAST_WORDS}");
     let nowhere = std::hint::black_box(8usize) as *const u8;
@@ -660,10 +670,10 @@ fn more_alternating_pages_than_mappings() {
     run_case(
         "more_alternating_pages_than_mappings",
         User::Caller,
-        FaultSourceKind::Sigsegv,
+        mode(FaultSourceKind::Sigsegv, WriteTracking::Fault),
         Ending::Success,
-        |kind| {
-            let paged = Paged::new(kind, 8000);
+        |mode| {
+            let paged = Paged::new(mode, 8000);
             use_up_mappings(1500);
             alternating_pages(&paged, 8000);
         },
@@ -672,8 +682,9 @@ fn more_alternating_pages_than_mappings() {
 
 #[test]
 fn no_mapping_left_at_all() {
-    run_case("no_mapping_left_at_all", User::Caller, FaultSourceKind::Sigsegv, Ending::Success, |kind| {
-        let paged = Paged::new(kind, 64);
+    let sigsegv = mode(FaultSourceKind::Sigsegv, WriteTracking::Fault);
+    run_case("no_mapping_left_at_all", User::Caller, sigsegv, Ending::Success, |mode| {
+        let paged = Paged::new(mode, 64);
         use_up_mappings(0);
         assert_eq!(paged.source.protect(range(1, 1), Access::Write), Err(MemoryError::TooManyMappings));
         // The whole region at once needs none more.
@@ -697,12 +708,31 @@ fn run_case_named(test: &str, user: User, name: &str) {
         let config = MemoryConfig { region_bytes: 1 << 30, ..MemoryConfig::default() };
         let memory = Arc::new(SharedMemory::reserve(config).unwrap());
         let pager: Arc<dyn hiroba_memory::FaultHandler> = Arc::new(Pager::default());
-        let (source, refusals) = open_best(&memory, &pager).unwrap();
-        let tried = FaultSourceKind::ALL.iter().position(|kind| *kind == source.kind()).unwrap();
-        assert_eq!(refusals.len(), tried, "{name}");
+        let (source, refusals) = open_best(None, None, &memory, &pager).unwrap();
+        let best = Mode { kind: source.kind(), tracking: source.tracking() };
+        drop(source);
+        let order = FaultSourceKind::ALL
+            .into_iter()
+            .flat_map(|kind| WriteTracking::ALL.into_iter().map(move |tracking| Mode { kind, tracking }));
+        let tried: Vec<Mode> = order.clone().take_while(|each| *each != best).collect();
+        let refused: Vec<Mode> =
+            refusals.iter().map(|refusal| Mode { kind: refusal.kind, tracking: refusal.tracking }).collect();
+        assert_eq!(refused, tried, "{name}");
         for refusal in &refusals {
             assert!(excuses(&refusal.reason), "{name}: {refusal}");
             println!("{name}: {refusal}");
         }
+        // What is asked for is had, or refused for its own reason.
+        for Mode { kind, tracking } in order {
+            match open_best(Some(kind), Some(tracking), &memory, &pager) {
+                Ok((source, refusals)) => {
+                    assert_eq!((source.kind(), source.tracking(), refusals), (kind, tracking, vec![]));
+                }
+                Err(error) => assert!(excuses(&error), "{name}: {error}"),
+            }
+        }
+        let (sigsegv, refusals) = open_best(Some(FaultSourceKind::Sigsegv), None, &memory, &pager).unwrap();
+        assert_eq!((sigsegv.tracking(), refusals.len()), (WriteTracking::Fault, 1));
+        assert!(refusals[0].reason.to_string().contains("--write-tracking fault"), "{}", refusals[0]);
     });
 }

@@ -2,8 +2,12 @@
 
 mod common;
 
+use std::sync::Arc;
+
 use common::{Ending, isolated};
-use hiroba_memory::{FaultHandler, FaultOutcome, FaultSourceKind, MemoryConfig, MemoryError, SharedMemory};
+use hiroba_memory::{
+    FaultHandler, FaultOutcome, FaultSourceKind, MemoryConfig, MemoryError, SharedMemory, WriteTracking, open,
+};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 fn limit(resource: Resource, current: u64) {
@@ -44,25 +48,26 @@ impl FaultHandler for NoFaults {
 fn descriptors() {
     isolated("descriptors", Ending::Success, || {
         let config = MemoryConfig { region_bytes: 1 << 30, ..MemoryConfig::default() };
-        let memory = std::sync::Arc::new(SharedMemory::reserve(config).unwrap());
+        let memory = Arc::new(SharedMemory::reserve(config).unwrap());
         limit(Resource::Nofile, 0);
         let elsewhere = MemoryConfig { region_start: config.region_start + (1 << 30), ..config };
         let error = SharedMemory::reserve(elsewhere).unwrap_err();
         assert!(matches!(error, MemoryError::NoDescriptor { .. }), "{error}");
         for kind in [FaultSourceKind::Event, FaultSourceKind::Sigbus] {
-            let error =
-                hiroba_memory::open(kind, memory.clone(), std::sync::Arc::new(NoFaults)).err().unwrap();
-            // Or it was refused for another reason first.
-            assert!(
-                matches!(
-                    error,
-                    MemoryError::NoDescriptor { .. }
-                        | MemoryError::UserfaultfdRefused { .. }
-                        | MemoryError::NoUserfaultfd
-                ),
-                "{error}"
-            );
+            for tracking in WriteTracking::ALL {
+                let error = open(kind, tracking, memory.clone(), Arc::new(NoFaults)).err().unwrap();
+                // Or it was refused for another reason first.
+                assert!(
+                    matches!(
+                        error,
+                        MemoryError::NoDescriptor { .. }
+                            | MemoryError::UserfaultfdRefused { .. }
+                            | MemoryError::NoUserfaultfd
+                    ),
+                    "{error}"
+                );
+            }
         }
-        assert!(hiroba_memory::open(FaultSourceKind::Sigsegv, memory, std::sync::Arc::new(NoFaults)).is_ok());
+        assert!(open(FaultSourceKind::Sigsegv, WriteTracking::Fault, memory, Arc::new(NoFaults)).is_ok());
     });
 }

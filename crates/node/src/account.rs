@@ -1,13 +1,14 @@
 //! Where a node's time goes, and what it counts.
 
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
-use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
+use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use hiroba_base::NodeId;
 use hiroba_trace::{Counters, NodeStatistics, TimeBreakdown};
 
 use crate::signals::SignalsHeld;
+use crate::threads::{Place, Threads};
 
 /// A class of time that is measured; what is left over is computing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -61,32 +62,63 @@ tallies! {
 pub(crate) struct Account {
     joined: Mutex<Instant>,
     nanos: [AtomicU64; CLASSES],
+    /// Threads that the program has for its work: by `hiroba_run`, else one.
+    threads: u32,
+    /// Those of them that have nothing to do, since outside `hiroba_run` there is one.
+    idle: Mutex<Idle>,
     /// Program threads that are inside the runtime now.
     inside: AtomicU32,
-    /// In event mode: what the program's thread loses to faults that it does not see.
-    stalls: OnceLock<StallClock>,
+    /// In event mode each thread has a clock for what it loses to faults that it does not see.
+    uses_stall_clocks: AtomicBool,
     /// What a fault costs the thread before and after the runtime sees it, in nanoseconds.
     unseen_per_fault: AtomicU64,
     pub(crate) tallies: Tallies,
 }
 
+/// When the threads of the team last had nothing to do.
+#[derive(Debug)]
+struct Idle {
+    /// `None` while `hiroba_run` keeps them busy.
+    since: Option<Instant>,
+}
+
 impl Account {
-    pub(crate) fn new() -> Account {
+    pub(crate) fn new(threads: u32) -> Account {
         Account {
             joined: Mutex::new(Instant::now()),
             nanos: Default::default(),
+            threads,
+            idle: Mutex::new(Idle { since: Some(Instant::now()) }),
             inside: AtomicU32::new(0),
-            stalls: OnceLock::new(),
+            uses_stall_clocks: AtomicBool::new(false),
             unseen_per_fault: AtomicU64::new(0),
             tallies: Tallies::default(),
         }
     }
 
     /// A program thread enters the runtime; the time until the guard is dropped belongs to `class`.
-    pub(crate) fn enter(&self, class: TimeClass) -> Inside<'_> {
+    pub(crate) fn enter<'a>(&'a self, threads: &'a Threads, class: TimeClass) -> Inside<'a> {
         self.inside.fetch_add(1, Relaxed);
-        self.settle_stalls(None);
-        Inside { account: self, class, since: Instant::now() }
+        if self.uses_stall_clocks.load(Relaxed)
+            && let Some(place) = threads.my_place()
+        {
+            self.settle_stalls(place, None);
+        }
+        Inside { account: self, threads, class, since: Instant::now() }
+    }
+
+    /// All threads of the team work from now on, or all but one have nothing to do.
+    pub(crate) fn team_works(&self, works: bool) {
+        self.settle_idle();
+        self.idle.lock().unwrap_or_else(PoisonError::into_inner).since = (!works).then(Instant::now);
+    }
+
+    fn settle_idle(&self) {
+        let mut idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(since) = &mut idle.since {
+            self.add(TimeClass::Other, since.elapsed() * (self.threads - 1));
+            *since = Instant::now();
+        }
     }
 
     pub(crate) fn add(&self, class: TimeClass, time: Duration) {
@@ -103,17 +135,17 @@ impl Account {
 
     /// Learns what the kernel's way into and out of a fault costs: `touch` faults after `forbid`, and the median of what its time
     /// exceeds the time charged for it is charged for every fault from now on. Begins the account anew.
-    pub(crate) fn calibrate(&self, mut forbid: impl FnMut(), mut touch: impl FnMut()) {
+    pub(crate) fn calibrate(&self, threads: &Threads, mut forbid: impl FnMut(), mut touch: impl FnMut()) {
         const TOUCHES: usize = 15;
         let mut unseen: Vec<Duration> = (0..TOUCHES)
             .map(|_| {
                 forbid();
-                drop(self.enter(TimeClass::Other));
+                drop(self.enter(threads, TimeClass::Other));
                 let charged_before = self.charged(TimeClass::ReadFault);
                 let began = Instant::now();
                 touch();
                 let elapsed = began.elapsed();
-                drop(self.enter(TimeClass::Other));
+                drop(self.enter(threads, TimeClass::Other));
                 elapsed.saturating_sub(self.charged(TimeClass::ReadFault) - charged_before)
             })
             .collect();
@@ -126,6 +158,7 @@ impl Account {
     pub(crate) fn begin(&self) {
         self.nanos.iter().for_each(|nanos| nanos.store(0, Relaxed));
         self.tallies.reset();
+        self.idle.lock().unwrap_or_else(PoisonError::into_inner).since = Some(Instant::now());
         *self.joined.lock().unwrap_or_else(PoisonError::into_inner) = Instant::now();
     }
 
@@ -133,44 +166,56 @@ impl Account {
         Duration::from_nanos(self.nanos[class as usize].load(Relaxed))
     }
 
-    /// Faults come as events from now on; the calling thread is the program's.
+    /// Faults come as events from now on.
     pub(crate) fn expect_fault_events(&self) {
-        if let Some(clock) = StallClock::of_this_thread() {
-            let _ = self.stalls.set(clock);
+        self.uses_stall_clocks.store(true, Relaxed);
+    }
+
+    /// The calling thread has a place now; in event mode it gets a clock there.
+    pub(crate) fn begin_stalls(&self, place: &Place) {
+        if self.uses_stall_clocks.load(Relaxed) {
+            let _signals = SignalsHeld::hold();
+            *place.stalls() = StallClock::of_this_thread();
         }
     }
 
-    /// An event says that the program's thread has faulted.
-    pub(crate) fn fault_began(&self, class: TimeClass) {
-        self.settle_stalls(Some(class));
+    /// An event says that a thread of the program, if it is known, has faulted.
+    pub(crate) fn fault_began(&self, thread: Option<&Place>, class: TimeClass) {
+        if let Some(place) = thread {
+            self.settle_stalls(place, Some(class));
+        }
     }
 
     /// Its page is there, `served` after the event was read.
-    pub(crate) fn fault_served(&self, class: TimeClass, served: Duration) {
-        match self.stalls.get() {
-            Some(clock) => clock.lock().served += served,
-            None => self.add(class, served),
+    pub(crate) fn fault_served(&self, thread: Option<&Place>, class: TimeClass, served: Duration) {
+        let _signals = SignalsHeld::hold();
+        match thread.map(Place::stalls).as_deref_mut() {
+            Some(Some(clock)) => clock.stretch.served += served,
+            _ => self.add(class, served),
         }
     }
 
-    fn settle_stalls(&self, begun: Option<TimeClass>) {
-        let Some(clock) = self.stalls.get() else { return };
+    fn settle_stalls(&self, place: &Place, begun: Option<TimeClass>) {
         // A handler of the program's that faulted here would come back to the clock that this thread has locked.
         let _signals = SignalsHeld::hold();
-        if let Some((class, stalled)) = clock.settle(begun) {
+        if let Some(clock) = place.stalls().as_mut()
+            && let Some((class, stalled)) = clock.settle(begun)
+        {
             self.add(class, stalled);
         }
     }
 
-    /// Whether the program's own code has the processor, so that serving takes time from it.
+    /// Whether the program's own code has a processor, so that serving takes time from it.
     pub(crate) fn is_computing(&self) -> bool {
-        self.inside.load(Relaxed) == 0
+        self.inside.load(Relaxed) < self.threads
     }
 
     /// The account as it stands.
     pub(crate) fn statistics(&self, node: NodeId) -> NodeStatistics {
         let joined = *self.joined.lock().unwrap_or_else(PoisonError::into_inner);
         let wall_s = joined.elapsed().as_secs_f64();
+        self.settle_idle();
+        let threads_s = wall_s * f64::from(self.threads);
         let seconds = |class: TimeClass| self.nanos[class as usize].load(Relaxed) as f64 / 1e9;
         let mut time_s = TimeBreakdown {
             compute: 0.0,
@@ -183,13 +228,13 @@ impl Account {
         };
         // Serving may run beside the program on another processor, and what a fault costs outside the runtime is an
         // estimate: together they must not claim more than there was.
-        let excess = (time_s.sum() - wall_s).max(0.0);
+        let excess = (time_s.sum() - threads_s).max(0.0);
         time_s.serve = (time_s.serve - excess).max(0.0);
         let claimed = time_s.sum();
-        if claimed > wall_s {
-            time_s.scale(wall_s / claimed);
+        if claimed > threads_s {
+            time_s.scale(threads_s / claimed);
         }
-        time_s.compute = wall_s - time_s.sum();
+        time_s.compute = threads_s - time_s.sum();
         NodeStatistics { node, wall_s, time_s, counters: self.tallies.counters() }
     }
 }
@@ -198,6 +243,7 @@ impl Account {
 #[derive(Debug)]
 pub(crate) struct Inside<'a> {
     account: &'a Account,
+    threads: &'a Threads,
     class: TimeClass,
     since: Instant,
 }
@@ -205,25 +251,29 @@ pub(crate) struct Inside<'a> {
 impl Drop for Inside<'_> {
     fn drop(&mut self) {
         self.account.add(self.class, self.since.elapsed());
-        if let Some(clock) = self.account.stalls.get() {
+        if self.account.uses_stall_clocks.load(Relaxed)
+            && let Some(place) = self.threads.my_place()
+        {
             let _signals = SignalsHeld::hold();
-            clock.restart();
+            if let Some(clock) = place.stalls().as_mut() {
+                clock.restart();
+            }
         }
         self.account.inside.fetch_sub(1, Relaxed);
     }
 }
 
-/// Time that the program's thread spends stopped in page faults which the kernel reports as events.
+/// Time that a thread of the program spends stopped in page faults which the kernel reports as events.
 ///
 /// The service thread sees only the middle of a stall: it begins before the event is read and ends after the page is
 /// there, by the time it takes to wake a thread each. But a thread that waits uses no processor time, so what a stretch
 /// of the program's own code took beyond its processor time was a stall. Being descheduled looks the same; therefore
 /// no more than [`WAKE_UPS`] is added to what the service thread saw.
 #[derive(Debug)]
-struct StallClock {
-    /// The program thread's processor time.
+pub(crate) struct StallClock {
+    /// The thread's processor time.
     clock: libc::clockid_t,
-    stretch: Mutex<Stretch>,
+    stretch: Stretch,
 }
 
 /// Two wake-ups, at worst behind another thread's time slice.
@@ -254,16 +304,12 @@ impl StallClock {
             class: None,
             served: Duration::ZERO,
         };
-        Some(StallClock { clock, stretch: Mutex::new(stretch) })
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Stretch> {
-        self.stretch.lock().unwrap_or_else(PoisonError::into_inner)
+        Some(StallClock { clock, stretch })
     }
 
     /// Ends a stretch of the program's own code and begins the next: how long it was stalled, and in which kind of fault.
-    fn settle(&self, begun: Option<TimeClass>) -> Option<(TimeClass, Duration)> {
-        let mut stretch = self.lock();
+    fn settle(&mut self, begun: Option<TimeClass>) -> Option<(TimeClass, Duration)> {
+        let stretch = &mut self.stretch;
         let (now, processor_time) = (Instant::now(), read(self.clock)?);
         let elapsed = now.saturating_duration_since(stretch.began);
         let stalled = elapsed.saturating_sub(processor_time.saturating_sub(stretch.processor_time));
@@ -274,10 +320,10 @@ impl StallClock {
     }
 
     /// The program's own code goes on after a call.
-    fn restart(&self) {
-        let mut stretch = self.lock();
+    fn restart(&mut self) {
         if let Some(processor_time) = read(self.clock) {
-            *stretch = Stretch { began: Instant::now(), processor_time, class: None, served: Duration::ZERO };
+            self.stretch =
+                Stretch { began: Instant::now(), processor_time, class: None, served: Duration::ZERO };
         }
     }
 }

@@ -1,37 +1,71 @@
-//! `hiroba_malloc`: a node's own part of the shared address space.
+//! A node's own part of the shared address space, handed out by best fit: large blocks, and the spans that small
+//! blocks are cut from.
 //!
-//! Each node gives out blocks of its own arena without asking anybody, so blocks of different nodes never share a
-//! page. The book-keeping is private memory of the arena's node: an overrun in shared memory cannot damage it, and
-//! neither allocating nor freeing touches a page.
+//! The book-keeping is private memory of the arena's node: an overrun in shared memory cannot damage it, and neither
+//! allocating nor freeing touches a page.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::fmt;
 
-use rustc_hash::FxHashMap;
+use hiroba_base::NodeId;
 use thiserror::Error;
 
-/// Blocks are multiples of this, and aligned to it: what `malloc` promises for any object.
+/// Ranges are multiples of this, and aligned to it: what `malloc` promises for any object.
 pub(crate) const GRAIN_BYTES: u64 = 16;
 
-/// An address that is not a block.
+/// So many freed large blocks are remembered, to tell whoever frees one again; the oldest are forgotten first.
+const FREED_REMEMBERED: usize = 4096;
+
+/// So many free ranges that are long enough but may lie wrongly for the alignment are tried, before one is taken that is long
+/// enough wherever it lies.
+const FITS_TRIED: usize = 16;
+
+/// An address that cannot be freed or measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
-#[error(
-    "expected the address of a block that hiroba_malloc gave out and nobody has freed, got 0x{address:x}"
-)]
-pub struct NotABlock {
-    /// The address.
-    pub address: u64,
+pub enum NotABlock {
+    /// Nothing is known about it.
+    #[error(
+        "expected the address of a block that hiroba_malloc gave out and nobody has freed, got 0x{address:x}"
+    )]
+    Unknown {
+        /// The address.
+        address: u64,
+    },
+    /// A double free.
+    #[error("block of {} at 0x{address:x} was already freed on node {by}", Counted(*bytes))]
+    Freed {
+        /// The address.
+        address: u64,
+        /// What had been asked for.
+        bytes: u64,
+        /// Who freed it.
+        by: NodeId,
+    },
+    /// It lies inside a block.
+    #[error(
+        "expected the start of a block, got 0x{address:x}, which is {} into the block of {} at 0x{start:x}",
+        Counted(*offset),
+        Counted(*bytes)
+    )]
+    Inside {
+        /// The address.
+        address: u64,
+        /// Where the block starts.
+        start: u64,
+        /// How far from there the address is.
+        offset: u64,
+        /// What had been asked for.
+        bytes: u64,
+    },
 }
 
-/// Best fit over free ranges, joined with their neighbours when freed.
-#[derive(Debug)]
-pub(crate) struct Arena {
-    /// Free ranges: start → end.
-    free: BTreeMap<u64, u64>,
-    /// The same by length, for best fit.
-    by_length: BTreeSet<(u64, u64)>,
-    blocks: FxHashMap<u64, u64>,
-    /// No block ever reached this address: memory from here on is still zero.
-    untouched_from: u64,
+/// A number of bytes in words.
+pub(crate) struct Counted(pub(crate) u64);
+
+impl fmt::Display for Counted {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} byte{}", self.0, if self.0 == 1 { "" } else { "s" })
+    }
 }
 
 /// A block as given out.
@@ -42,46 +76,138 @@ pub(crate) struct Block {
     pub(crate) zeroed: bool,
 }
 
+/// A block and what its user knows of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Known {
+    pub(crate) start: u64,
+    /// What was asked for.
+    pub(crate) bytes: u64,
+    /// Who has freed it, if somebody has.
+    pub(crate) freed_by: Option<NodeId>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Lengths {
+    /// What the block occupies.
+    usable: u64,
+    asked: u64,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Freed {
+    lengths: Lengths,
+    by: NodeId,
+}
+
+/// Best fit over free ranges, joined with their neighbours when freed.
+#[derive(Debug)]
+pub(crate) struct Arena {
+    /// Free ranges: start → end.
+    free: BTreeMap<u64, u64>,
+    /// The same by length, for best fit.
+    by_length: BTreeSet<(u64, u64)>,
+    blocks: BTreeMap<u64, Lengths>,
+    freed: BTreeMap<u64, Freed>,
+    /// The keys of `freed`, oldest first; some may be gone from it.
+    freed_order: VecDeque<u64>,
+    /// No range ever reached this address: memory from here on is still zero.
+    untouched_from: u64,
+}
+
 impl Arena {
     pub(crate) fn new(start: u64, end: u64) -> Arena {
         let mut arena = Arena {
             free: BTreeMap::new(),
             by_length: BTreeSet::new(),
-            blocks: FxHashMap::default(),
+            blocks: BTreeMap::new(),
+            freed: BTreeMap::new(),
+            freed_order: VecDeque::new(),
             untouched_from: start,
         };
         arena.insert_free(start, end);
         arena
     }
 
-    /// A block of at least `bytes` bytes at a multiple of `align` (a power of two); `None` when there is no room.
-    pub(crate) fn allocate(&mut self, bytes: u64, align: u64) -> Option<Block> {
-        let bytes = bytes.max(1).checked_next_multiple_of(GRAIN_BYTES)?;
+    /// A block for `asked` bytes that occupies `usable` (no fewer, and a multiple of the grain), at a multiple of `align`
+    /// (a power of two); `None` when there is no room.
+    pub(crate) fn allocate(&mut self, asked: u64, usable: u64, align: u64) -> Option<Block> {
+        let block = self.take(usable, align)?;
+        self.blocks.insert(block.address, Lengths { usable, asked });
+        Some(block)
+    }
+
+    /// A range that is nobody's block. `bytes` is a multiple of the grain.
+    pub(crate) fn take(&mut self, bytes: u64, align: u64) -> Option<Block> {
         let align = align.max(GRAIN_BYTES);
-        let fits = |&(_, start): &(u64, u64)| {
-            let address = start.checked_next_multiple_of(align)?;
-            let end = address.checked_add(bytes)?;
-            (end <= self.free[&start]).then_some((start, address, end))
-        };
-        let (start, address, end) = self.by_length.range((bytes, 0)..).find_map(fits)?;
+        let (start, address) = self.find(bytes, align)?;
+        let end = address + bytes;
         let free_end = self.remove_free(start);
         self.insert_free(start, address);
         self.insert_free(end, free_end);
-        self.blocks.insert(address, bytes);
+        self.forget_freed(address, end);
         let zeroed = address >= self.untouched_from;
         self.untouched_from = self.untouched_from.max(end);
         Some(Block { address, zeroed })
     }
 
-    /// The usable length of a block.
-    pub(crate) fn length_of(&self, address: u64) -> Option<u64> {
-        self.blocks.get(&address).copied()
+    /// The free range to cut from, and where.
+    fn find(&self, bytes: u64, align: u64) -> Option<(u64, u64)> {
+        let fits = |&(_, start): &(u64, u64)| {
+            let address = start.checked_next_multiple_of(align)?;
+            let end = address.checked_add(bytes)?;
+            (end <= self.free[&start]).then_some((start, address))
+        };
+        let long_enough_anywhere = bytes.checked_add(align - GRAIN_BYTES)?;
+        self.by_length
+            .range((bytes, 0)..(long_enough_anywhere, 0))
+            .take(FITS_TRIED)
+            .find_map(fits)
+            .or_else(|| self.by_length.range((long_enough_anywhere, 0)..).find_map(fits))
+            // Memory is short: now every range counts.
+            .or_else(|| self.by_length.range((bytes, 0)..(long_enough_anywhere, 0)).find_map(fits))
     }
 
-    /// Takes a block back.
-    pub(crate) fn free(&mut self, address: u64) -> Result<(), NotABlock> {
-        let bytes = self.blocks.remove(&address).ok_or(NotABlock { address })?;
-        let (mut start, mut end) = (address, address + bytes);
+    /// Forgets the freed blocks that overlap a range.
+    fn forget_freed(&mut self, start: u64, end: u64) {
+        while let Some((&left, freed)) = self.freed.range(..end).next_back() {
+            if left + freed.lengths.usable <= start {
+                return;
+            }
+            self.freed.remove(&left);
+        }
+    }
+
+    /// The usable length of a block.
+    pub(crate) fn length_of(&self, address: u64) -> Result<u64, NotABlock> {
+        self.blocks.get(&address).map(|lengths| lengths.usable).ok_or_else(|| self.why_not(address))
+    }
+
+    /// The block is used for `bytes` bytes from now on; false when they do not fit, or nearly all of it would lie idle.
+    pub(crate) fn resize(&mut self, address: u64, bytes: u64) -> Result<bool, NotABlock> {
+        let Some(lengths) = self.blocks.get_mut(&address) else { return Err(self.why_not(address)) };
+        let fits = (lengths.usable / 2..=lengths.usable).contains(&bytes);
+        if fits {
+            lengths.asked = bytes;
+        }
+        Ok(fits)
+    }
+
+    /// Takes a block back from node `by`.
+    pub(crate) fn free(&mut self, address: u64, by: NodeId) -> Result<(), NotABlock> {
+        let Some(lengths) = self.blocks.remove(&address) else { return Err(self.why_not(address)) };
+        if self.freed_order.len() == FREED_REMEMBERED
+            && let Some(oldest) = self.freed_order.pop_front()
+        {
+            self.freed.remove(&oldest);
+        }
+        self.freed.insert(address, Freed { lengths, by });
+        self.freed_order.push_back(address);
+        self.give(address, address + lengths.usable);
+        Ok(())
+    }
+
+    /// Takes a range back.
+    pub(crate) fn give(&mut self, mut start: u64, mut end: u64) {
         if let Some((&left, &left_end)) = self.free.range(..start).next_back()
             && left_end == start
         {
@@ -92,7 +218,41 @@ impl Arena {
             end = self.remove_free(end);
         }
         self.insert_free(start, end);
-        Ok(())
+    }
+
+    fn why_not(&self, address: u64) -> NotABlock {
+        if let Some(Freed { lengths, by }) = self.freed.get(&address) {
+            return NotABlock::Freed { address, bytes: lengths.asked, by: *by };
+        }
+        match self.blocks.range(..address).next_back() {
+            Some((&start, lengths)) if address < start + lengths.usable => {
+                NotABlock::Inside { address, start, offset: address - start, bytes: lengths.asked }
+            }
+            _ => NotABlock::Unknown { address },
+        }
+    }
+
+    /// Blocks around an address: the one that holds it or ends before it, and the one that begins behind it; and a
+    /// freed one that held it.
+    pub(crate) fn around(&self, address: u64) -> impl Iterator<Item = Known> {
+        let live =
+            |(&start, lengths): (&u64, &Lengths)| Known { start, bytes: lengths.asked, freed_by: None };
+        let left = self.blocks.range(..=address).next_back().map(live);
+        let right = self.blocks.range(address..).next().map(live);
+        let freed = self.freed.range(..=address).next_back();
+        let freed = freed.filter(|(start, freed)| address - *start < freed.lengths.usable);
+        let freed = freed.map(|(&start, freed)| Known {
+            start,
+            bytes: freed.lengths.asked,
+            freed_by: Some(freed.by),
+        });
+        [left, right, freed].into_iter().flatten()
+    }
+
+    /// What is free, in order: for tests.
+    #[cfg(test)]
+    pub(crate) fn free_ranges(&self) -> Vec<(u64, u64)> {
+        self.free.iter().map(|(&start, &end)| (start, end)).collect()
     }
 
     fn insert_free(&mut self, start: u64, end: u64) {
@@ -115,26 +275,62 @@ mod tests {
 
     use super::*;
 
+    const ME: NodeId = NodeId(1);
+
     #[test]
     fn freed_neighbours_join() {
         let mut arena = Arena::new(0, 64);
-        let blocks: Vec<u64> = (0..4).map(|_| arena.allocate(16, 16).unwrap().address).collect();
-        assert_eq!(arena.allocate(1, 16), None);
+        let blocks: Vec<u64> = (0..4).map(|_| arena.allocate(16, 16, 16).unwrap().address).collect();
+        assert_eq!(arena.allocate(1, 16, 16), None);
         for index in [1, 3, 0, 2] {
-            arena.free(blocks[index]).unwrap();
+            arena.free(blocks[index], ME).unwrap();
         }
-        assert_eq!(arena.allocate(64, 16), Some(Block { address: 0, zeroed: false }));
+        assert_eq!(arena.allocate(64, 64, 16), Some(Block { address: 0, zeroed: false }));
     }
 
     #[test]
     fn absurd_sizes_are_refused() {
         let mut arena = Arena::new(GRAIN_BYTES, 1 << 20);
-        assert_eq!(arena.allocate(u64::MAX, 16), None);
-        assert_eq!(arena.allocate(16, 1 << 63), None);
-        assert_eq!(arena.free(48), Err(NotABlock { address: 48 }));
-        let block = arena.allocate(0, 1).unwrap();
-        arena.free(block.address).unwrap();
-        assert!(arena.free(block.address).is_err(), "a double free is seen");
+        assert_eq!(arena.allocate(u64::MAX - 15, u64::MAX - 15, 16), None);
+        assert_eq!(arena.allocate(16, 16, 1 << 63), None);
+        assert_eq!(arena.allocate(1 << 63, 1 << 63, 1 << 63), None);
+        assert_eq!(arena.free(48, ME), Err(NotABlock::Unknown { address: 48 }));
+    }
+
+    #[test]
+    fn a_freed_block_is_remembered_until_its_memory_is_given_out_again() {
+        let mut arena = Arena::new(0, 4096);
+        let block = arena.allocate(100, 112, 16).unwrap();
+        arena.free(block.address, NodeId(3)).unwrap();
+        let again = arena.free(block.address, ME).unwrap_err();
+        assert_eq!(again, NotABlock::Freed { address: 0, bytes: 100, by: NodeId(3) });
+        assert_eq!(again.to_string(), "block of 100 bytes at 0x0 was already freed on node 3");
+        arena.take(4096, 16).unwrap();
+        assert_eq!(arena.free(block.address, ME), Err(NotABlock::Unknown { address: 0 }));
+    }
+
+    #[test]
+    fn memory_of_frees_is_bounded() {
+        let blocks = 2 * FREED_REMEMBERED as u64;
+        let mut arena = Arena::new(0, blocks * 16);
+        let addresses: Vec<u64> = (0..blocks).map(|_| arena.allocate(16, 16, 16).unwrap().address).collect();
+        for address in &addresses {
+            arena.free(*address, ME).unwrap();
+        }
+        assert!(arena.freed.len() <= FREED_REMEMBERED && arena.freed_order.len() <= FREED_REMEMBERED);
+        assert_eq!(arena.free(addresses[0], ME), Err(NotABlock::Unknown { address: addresses[0] }));
+        assert!(matches!(arena.free(*addresses.last().unwrap(), ME), Err(NotABlock::Freed { .. })));
+    }
+
+    #[test]
+    fn an_aligned_range_is_found_among_many_that_lie_wrongly() {
+        let mut arena = Arena::new(16, 16 + 64 * 4096);
+        let pieces: Vec<u64> = (0..64).map(|_| arena.allocate(2048, 2048, 16).unwrap().address).collect();
+        for piece in pieces.iter().step_by(2) {
+            arena.free(*piece, ME).unwrap();
+        }
+        let block = arena.allocate(2048, 2048, 2048).unwrap();
+        assert!(block.address.is_multiple_of(2048));
     }
 
     proptest! {
@@ -149,8 +345,9 @@ mod tests {
             for (bytes, align, pick, free) in operations {
                 if free && !live.is_empty() {
                     let (address, _) = live.swap_remove(pick.index(live.len()));
-                    prop_assert!(arena.free(address).is_ok());
-                } else if let Some(block) = arena.allocate(bytes, 1 << align) {
+                    prop_assert!(arena.free(address, ME).is_ok());
+                    prop_assert!(arena.free(address, ME).is_err());
+                } else if let Some(block) = arena.allocate(bytes, bytes.next_multiple_of(GRAIN_BYTES), 1 << align) {
                     let length = arena.length_of(block.address).unwrap();
                     prop_assert!(length >= bytes && block.address.is_multiple_of((1u64 << align).max(GRAIN_BYTES)));
                     prop_assert!(block.address >= start && block.address + length <= end);
@@ -164,9 +361,9 @@ mod tests {
                 }
             }
             for (address, _) in live {
-                arena.free(address).unwrap();
+                arena.free(address, ME).unwrap();
             }
-            prop_assert_eq!(arena.free.into_iter().collect::<Vec<_>>(), vec![(start, end)]);
+            prop_assert_eq!(arena.free_ranges(), vec![(start, end)]);
         }
     }
 }

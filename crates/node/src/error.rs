@@ -54,6 +54,16 @@ pub enum NodeError {
         /// What was asked for.
         got: String,
     },
+    /// The coherence unit is smaller than the unit in which the processor maps memory.
+    #[error(
+        "expected pages of at least {granule_bytes} bytes, this kernel's own, got {asked_bytes}; ask for --page-size {granule_bytes}"
+    )]
+    PageSize {
+        /// What was asked for.
+        asked_bytes: usize,
+        /// The kernel's page size.
+        granule_bytes: usize,
+    },
     /// The shared region cannot be had.
     #[error(transparent)]
     Memory(#[from] MemoryError),
@@ -77,7 +87,7 @@ impl NodeError {
             NodeError::AlreadyJoined | NodeError::NotFirst => libc::EALREADY,
             NodeError::Forked => libc::EPERM,
             NodeError::Wire(_) | NodeError::Version { .. } => libc::EPROTO,
-            NodeError::Unknown { .. } => libc::ENOTSUP,
+            NodeError::Unknown { .. } | NodeError::PageSize { .. } => libc::ENOTSUP,
             NodeError::Memory(_) => libc::ENOMEM,
             NodeError::Fabric(FabricError::NotANode { .. }) => libc::EPROTO,
             NodeError::Fabric(FabricError::System { source, .. })

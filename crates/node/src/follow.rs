@@ -82,8 +82,8 @@ impl Runtime {
                 self.synchronise("tsm_startup", TimeClass::Other, Sync::Collective(Collective::Follow));
             let Outcome::Collective(collective) = outcome else { continue };
             match collective {
-                Collective::Allocate { bytes, placement } => {
-                    self.add_region(bytes, placement);
+                Collective::Allocate { bytes, placement, page_size } => {
+                    self.add_region(bytes, placement, page_size);
                 }
                 Collective::RunWorker { offset } => {
                     let program =
@@ -95,7 +95,7 @@ impl Runtime {
                     self.closed_out();
                     return Command::Leave;
                 }
-                Collective::Barrier | Collective::Follow => {}
+                Collective::Barrier | Collective::BeginRun | Collective::EndRun | Collective::Follow => {}
             }
         }
     }

@@ -6,33 +6,52 @@
 use std::sync::atomic::Ordering::{self, Relaxed};
 use std::time::Instant;
 
-use hiroba_base::{Access, PageId, PageRange};
-use hiroba_memory::Twins;
+use hiroba_base::{Access, PageId, PageRange, PageSet, PageSize};
+use hiroba_memory::{FaultSource, Twins};
 use hiroba_protocol::{Done, Effect, Engine, NewContent, diff};
 use hiroba_wire::{AtomicOperation, AtomicOutcome, Message, PageContent};
 
 use crate::account::TimeClass;
+use crate::races::Races;
 use crate::runtime::Runtime;
-use crate::slot::Answer;
+use crate::threads::Answer;
 
 /// The engine and what only its host may touch.
 pub(crate) struct Core {
     pub(crate) engine: Box<dyn Engine>,
     twins: Twins,
+    pub(crate) races: Option<Races>,
     page: Vec<u8>,
+    changed_lines: Vec<u64>,
     message: Vec<u8>,
-    /// Faults that came as events: since when each waits, for the account.
-    event_faults: Vec<(PageId, TimeClass, Instant)>,
+    /// Faults that came as events, which are over when access to the granule is given.
+    event_faults: Vec<EventFault>,
+}
+
+/// Since when which thread waits for a granule, for the account.
+pub(crate) struct EventFault {
+    pub(crate) granule: PageId,
+    pub(crate) thread: Option<u32>,
+    pub(crate) class: TimeClass,
+    pub(crate) since: Instant,
 }
 
 impl Core {
-    pub(crate) fn new(engine: Box<dyn Engine>, twins: Twins, page_bytes: usize) -> Core {
-        Core { engine, twins, page: vec![0; page_bytes], message: Vec::new(), event_faults: Vec::new() }
+    pub(crate) fn new(engine: Box<dyn Engine>, twins: Twins, races: Option<Races>) -> Core {
+        Core {
+            engine,
+            twins,
+            races,
+            page: Vec::new(),
+            changed_lines: Vec::new(),
+            message: Vec::new(),
+            event_faults: Vec::new(),
+        }
     }
 
     /// A fault came as an event; it is over when the page's access is given.
-    pub(crate) fn note_event_fault(&mut self, page: PageId, class: TimeClass) {
-        self.event_faults.push((page, class, Instant::now()));
+    pub(crate) fn note_event_fault(&mut self, fault: EventFault) {
+        self.event_faults.push(fault);
     }
 
     /// Whether threads of the program are stopped in faults that came as events.
@@ -47,15 +66,17 @@ impl Runtime {
         while let Some(effect) = core.engine.poll_effect() {
             self.carry_out(core, effect);
         }
+        self.tell_written(core);
     }
 
     fn carry_out(&self, core: &mut Core, effect: Effect) {
         let tallies = &self.account.tallies;
         match effect {
             Effect::Send { to, message } => self.fabric().send(to, &[&message]),
-            Effect::SendPage { to, page, version } => {
-                let content = if self.memory.is_populated(page) {
-                    self.memory.read_page(page, &mut core.page);
+            Effect::SendPage { to, page, page_bytes, version } => {
+                let content = if self.memory.is_populated(self.span(page, page_bytes)) {
+                    core.page.resize(page_bytes as usize, 0);
+                    self.memory.read(page, 0, &mut core.page);
                     PageContent::Bytes(&core.page)
                 } else {
                     PageContent::Zero
@@ -66,27 +87,47 @@ impl Runtime {
                 self.fabric().send(to, &[&core.message]);
             }
             Effect::Protect { pages, access } => self.protect(core, pages, access),
-            Effect::Twin { page } => {
-                core.twins.make(page);
+            Effect::Watch { pages } => {
+                self.or_fatal(self.watching().watch(pages));
+                self.end_event_faults(core, pages);
+            }
+            Effect::Unwatch { pages } => self.or_fatal(self.watching().unwatch(pages)),
+            Effect::CollectWritten => {
+                let mut granules = PageSet::new();
+                self.or_fatal(self.watching().collect_written(&mut granules));
+                core.engine.handle_done(Done::Written { granules });
+            }
+            Effect::DropTwin { page } => {
+                core.twins.remove(page);
+            }
+            Effect::Twin { page, page_bytes } => {
+                core.twins.make(page, page_bytes as usize);
                 tallies.twins_made.fetch_add(1, Relaxed);
             }
-            Effect::Diff { page } => {
-                let runs = self.make_diff(core, page);
+            Effect::Diff { page, keep_twin } => {
+                let runs = self.make_diff(core, page, keep_twin);
                 core.engine.handle_done(Done::Diff { page, runs });
             }
             Effect::Apply { page, runs } => {
                 let mut written = Ok(());
-                let whole = diff::apply(&runs, core.page.len(), |offset, bytes| {
+                let whole = diff::apply(&runs, PageSize::MIB_2.bytes(), |offset, bytes| {
                     if written.is_ok() {
                         written = self.memory.write(page, offset, bytes);
+                        // A home page has a twin when data races are looked for: what came from others is none of its own writes.
+                        core.twins.patch(page, offset, bytes);
                     }
                 });
                 debug_assert!(whole.is_ok(), "the engine has checked the diff");
                 self.or_fatal(written);
                 tallies.updates_applied.fetch_add(1, Relaxed);
             }
-            Effect::Install { page, content, merge, prefetched } => {
-                self.install(core, page, &content, merge);
+            Effect::Install { page, content, page_bytes, merge, prefetched } => {
+                if merge {
+                    let dirty = self.merge(core, page, &content);
+                    core.engine.handle_done(Done::Merged { page, dirty });
+                } else {
+                    self.install(core, page, &content, page_bytes);
+                }
                 let count = if prefetched { &tallies.pages_prefetched } else { &tallies.pages_fetched };
                 count.fetch_add(1, Relaxed);
             }
@@ -98,9 +139,10 @@ impl Runtime {
             Effect::Atomic { page, offset, operation } => {
                 let word = self.or_fatal(self.memory.atomic_u64(page, offset as usize));
                 let outcome = operate(word, operation);
+                core.twins.patch(page, offset as usize, &outcome.current.to_ne_bytes());
                 core.engine.handle_done(Done::Atomic { outcome });
             }
-            Effect::Wake { waiter, outcome } => self.slots.get(waiter).answer(Answer::Engine(outcome)),
+            Effect::Wake { waiter, outcome } => self.threads.get(waiter).answer(Answer::Engine(outcome)),
             Effect::Fatal { sentence } => self.fatal(&sentence),
         }
     }
@@ -112,46 +154,86 @@ impl Runtime {
             self.account.tallies.invalidations.fetch_add(pages.count, Relaxed);
             return;
         }
-        core.event_faults.retain(|(page, class, since)| {
-            let over = pages.contains(*page);
+        self.end_event_faults(core, pages);
+    }
+
+    /// Access to `pages` was given: threads that waited for it go on.
+    fn end_event_faults(&self, core: &mut Core, pages: PageRange) {
+        core.event_faults.retain(|fault| {
+            let over = pages.contains(fault.granule);
             if over {
-                self.account.fault_served(*class, since.elapsed());
+                let thread = fault.thread.and_then(|tid| self.threads.by_tid(tid));
+                self.account.fault_served(thread, fault.class, fault.since.elapsed());
             }
             !over
         });
     }
 
-    fn make_diff(&self, core: &mut Core, page: PageId) -> Vec<u8> {
-        self.memory.read_page(page, &mut core.page);
-        let twin = core.twins.get(page).expect("a page that is compared has a twin");
+    fn watching(&self) -> &dyn FaultSource {
+        self.faults.as_deref().expect("without a fault source nothing is watched")
+    }
+
+    fn span(&self, page: PageId, page_bytes: u32) -> PageRange {
+        PageRange { first: page, count: u64::from(page_bytes / self.limits.granule_bytes) }
+    }
+
+    fn make_diff(&self, core: &mut Core, page: PageId, keep_twin: bool) -> Vec<u8> {
         let mut runs = Vec::new();
-        diff::encode(&core.page, twin, &mut runs);
-        core.twins.remove(page);
+        let changed = core.twins.changed_lines(page, &mut core.changed_lines);
+        let twin = core.twins.get(page).expect("a page that is compared has a twin");
+        let page_bytes = twin.len();
+        if changed {
+            core.page.resize(page_bytes, 0);
+            self.memory.read(page, 0, &mut core.page);
+            diff::encode_lines(&core.page, twin, &core.changed_lines, &mut runs);
+        }
+        if let (Some(races), Some(home)) = (&mut core.races, core.engine.home_of(page)) {
+            races.note_diff(home, self.span(page, page_bytes as u32), &runs);
+        }
+        if !keep_twin {
+            core.twins.remove(page);
+        } else if !runs.is_empty() {
+            // Twin plus diff, not the page: a sibling may have stored more since, which the next diff must show.
+            let whole = diff::apply(&runs, page_bytes, |offset, bytes| {
+                core.twins.patch(page, offset, bytes);
+            });
+            debug_assert!(whole.is_ok(), "the diff was made here");
+        }
         self.account.tallies.diffs_made.fetch_add(1, Relaxed);
         self.account.tallies.diff_bytes.fetch_add(runs.len() as u64, Relaxed);
         runs
     }
 
-    /// Fills a frame; where the frame holds unsent writes, only bytes that are new to the twin go in, and into the twin too.
-    fn install(&self, core: &mut Core, page: PageId, content: &NewContent, merge: bool) {
-        core.page.fill(0);
-        if let NewContent::Bytes(bytes) = content {
-            core.page.copy_from_slice(bytes);
-        } else if !merge && !self.memory.is_populated(page) {
-            return;
+    /// Fills a frame that holds nothing of worth.
+    fn install(&self, core: &mut Core, page: PageId, content: &NewContent, page_bytes: u32) {
+        match content {
+            NewContent::Bytes(bytes) => self.or_fatal(self.memory.write(page, 0, bytes)),
+            NewContent::Zero if self.memory.is_populated(self.span(page, page_bytes)) => {
+                core.page.clear();
+                core.page.resize(page_bytes as usize, 0);
+                self.or_fatal(self.memory.write(page, 0, &core.page));
+            }
+            NewContent::Zero => {}
         }
-        if !merge {
-            self.or_fatal(self.memory.write(page, 0, &core.page));
-            return;
-        }
+    }
+
+    /// Fills a frame that may hold unsent writes: only bytes that are new to the twin go in, and into the twin too. Whether there
+    /// were unsent writes.
+    fn merge(&self, core: &mut Core, page: PageId, content: &NewContent) -> bool {
+        let dirty = core.twins.changed_lines(page, &mut core.changed_lines);
         let twin = core.twins.get(page).expect("a page that is merged has a twin");
+        let page_bytes = twin.len();
         let mut news = Vec::new();
-        diff::encode(&core.page, twin, &mut news);
-        let whole = diff::apply(&news, core.page.len(), |offset, bytes| {
+        match content {
+            NewContent::Bytes(bytes) => diff::encode(bytes, twin, &mut news),
+            NewContent::Zero => diff::encode(&vec![0; page_bytes], twin, &mut news),
+        }
+        let whole = diff::apply(&news, page_bytes, |offset, bytes| {
             self.or_fatal(self.memory.write(page, offset, bytes));
             core.twins.patch(page, offset, bytes);
         });
         debug_assert!(whole.is_ok(), "the diff was made here");
+        dirty
     }
 }
 

@@ -1,44 +1,44 @@
 //! What lies where in the shared region: the lower half is allocated collectively, bottom up; the upper half is
 //! divided into one arena a node for the `malloc` family.
 
-use hiroba_base::{NodeId, PageId, PageRange};
+use hiroba_base::{NodeId, PageId, PageRange, PageSize};
 
-/// The division of a region of `pages` pages among `nodes` nodes.
+/// The division of a region of `granules` granules among `nodes` nodes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Layout {
-    pages: u64,
+    granules: u64,
     nodes: u16,
+    arena_granules: u64,
 }
 
 impl Layout {
-    pub(crate) fn new(pages: u64, nodes: u16) -> Layout {
-        Layout { pages, nodes }
+    pub(crate) fn new(granules: u64, granule_bytes: u32, nodes: u16) -> Layout {
+        // Whole pages of any size.
+        let unit = (PageSize::MIB_2.bytes() as u64 / u64::from(granule_bytes)).max(1);
+        let arena_granules = granules / 2 / u64::from(nodes) / unit * unit;
+        Layout { granules, nodes, arena_granules }
     }
 
     /// Where collective allocations must end.
     pub(crate) fn collective_end(self) -> u64 {
-        self.pages / 2
+        self.granules / 2
     }
 
     /// The arena of one node.
     pub(crate) fn arena(self, node: NodeId) -> PageRange {
-        let count = self.arena_pages();
+        let count = self.arena_granules;
         PageRange { first: PageId(self.collective_end() + u64::from(node.0) * count), count }
     }
 
     /// All arenas.
     pub(crate) fn arenas(self) -> PageRange {
-        PageRange { first: PageId(self.collective_end()), count: self.arena_pages() * u64::from(self.nodes) }
+        PageRange { first: PageId(self.collective_end()), count: self.arena_granules * u64::from(self.nodes) }
     }
 
     /// Whose arena holds `page`.
     pub(crate) fn arena_owner(self, page: PageId) -> Option<NodeId> {
-        let index = page.0.checked_sub(self.collective_end())? / self.arena_pages();
+        let index = page.0.checked_sub(self.collective_end())? / self.arena_granules;
         (index < u64::from(self.nodes)).then_some(NodeId(index as u16))
-    }
-
-    fn arena_pages(self) -> u64 {
-        (self.pages - self.collective_end()) / u64::from(self.nodes)
     }
 }
 
@@ -51,7 +51,7 @@ mod tests {
     #[test]
     fn arenas_are_disjoint_and_know_their_owner() {
         for nodes in [1, 3, 8, MAX_NODES] {
-            let layout = Layout::new(1 << 32, nodes);
+            let layout = Layout::new(1 << 32, 4096, nodes);
             let mut free_from = layout.collective_end();
             for node in NodeId::all(nodes) {
                 let arena = layout.arena(node);
@@ -59,7 +59,11 @@ mod tests {
                 free_from = arena.end().0;
                 assert_eq!(layout.arena_owner(arena.first), Some(node));
                 assert_eq!(layout.arena_owner(PageId(arena.end().0 - 1)), Some(node));
-                assert!(arena.count >= 1 << 19, "2 GiB a node at least");
+                assert!(
+                    arena.first.0.is_multiple_of(512) && arena.count.is_multiple_of(512),
+                    "whole large pages"
+                );
+                assert!(arena.count >= 1 << 18, "1 GiB a node at least");
             }
             assert!(free_from <= 1 << 32);
             assert_eq!(layout.arena_owner(PageId(layout.collective_end() - 1)), None);

@@ -8,26 +8,43 @@
 //! | `runtime.rs` | the node and what its threads ask of it |
 //! | `host.rs` | carries out the engine's effects |
 //! | `service.rs` | the thread that serves other nodes while the program computes |
-//! | `slot.rs` | threads that wait |
+//! | `threads.rs` | the program's threads, and where they wait |
+//! | `run.rs` | `hiroba_run` |
+//! | `races.rs` | the host's part in looking for data races |
+//! | `waits.rs`, `last_words.rs`, `call_site.rs` | what is said when a program has gone wrong |
 //! | `control.rs` | the channel to the launcher |
 //! | `arena.rs`, `heap.rs` | the `malloc` family |
-//! | `layout.rs` | what lies where in the shared region |
+//! | `space.rs`, `layout.rs` | collective allocation; what lies where in the shared region |
 //! | `follow.rs` | programs whose node 0 leads and whose other nodes follow (`tsm.h`) |
 //! | `account.rs` | time and counts |
 
 mod account;
 mod arena;
+pub mod call_site;
 mod control;
 mod error;
 mod follow;
 mod heap;
 mod host;
+mod last_words;
 mod layout;
+/// The program's signal handlers, masks and stacks, which the faces stand before.
+pub mod program_signals {
+    pub use hiroba_memory::fault::{
+        believed_blocked, exchange_program_action, exchange_program_stack, fault_signals,
+        set_believed_blocked,
+    };
+}
+mod races;
+mod run;
 mod runtime;
 mod service;
 mod signals;
-mod slot;
+mod space;
+mod threads;
+mod waits;
 
 pub use error::NodeError;
 pub use follow::Command;
-pub use runtime::{AllocateError, Runtime, preflight};
+pub use runtime::{Runtime, preflight};
+pub use space::AllocateError;

@@ -2,7 +2,7 @@
 
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, FromRawFd, OwnedFd};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -13,23 +13,25 @@ use hiroba_memory::fault::{
 };
 use hiroba_memory::{MemoryConfig, MemoryError, SharedMemory, Twins};
 use hiroba_protocol::hlrc::Hlrc;
-use hiroba_protocol::{Engine, Misuse, Outcome, Sync, Waiter};
+use hiroba_protocol::{Engine, Misuse, Outcome, Sync, Waiter, WriteTracking};
 use hiroba_trace::NodeStatistics;
-use hiroba_wire::control::{FaultSourceChoice, JobDescription, ToLauncher, ToNode};
+use hiroba_wire::control::{FaultSourceChoice, JobDescription, ToLauncher, ToNode, WriteTrackingChoice};
 use hiroba_wire::{AtomicOperation, AtomicOutcome, Collective, Limits, Placement};
 use rustix::event::{PollFd, PollFlags, poll};
-use thiserror::Error;
 
 use crate::NodeError;
 use crate::account::{Account, TimeClass};
+use crate::call_site;
 use crate::control::ControlChannel;
 use crate::follow::ProgramImage;
 use crate::heap::Heap;
 use crate::host::Core;
 use crate::layout::Layout;
+use crate::races::Races;
 use crate::service::Service;
 use crate::signals::SignalsHeld;
-use crate::slot::{Answer, Purpose, Slots};
+use crate::space::CollectiveSpace;
+use crate::threads::{Answer, Call, Purpose, Threads};
 
 /// How long a waiting thread polls before it sleeps, when every node of this machine has a core of its own: longer than
 /// an exchange with a peer that is awake, about as long as waking a halted core takes.
@@ -48,18 +50,24 @@ pub struct Runtime {
     pub(crate) limits: Limits,
     process: u32,
     pub(crate) layout: Layout,
+    /// The coherence unit of regions that do not choose their own.
+    page_size: PageSize,
     pub(crate) memory: Arc<SharedMemory>,
     /// None in a job of one node: nobody else can change its pages, so nothing need fault.
     pub(crate) faults: Option<Arc<dyn FaultSource>>,
     fabric: Option<Arc<dyn Fabric>>,
     core: Mutex<Core>,
-    pub(crate) heap: Mutex<Heap>,
+    pub(crate) heap: Heap,
     pub(crate) image: ProgramImage,
-    pub(crate) slots: Slots,
+    pub(crate) threads: Threads,
+    threads_per_node: u32,
     pub(crate) account: Account,
     pub(crate) control: Option<ControlChannel>,
     service: Service,
-    allocated: Mutex<CollectiveSpace>,
+    pub(crate) messages_received: AtomicU64,
+    pub(crate) space: Mutex<CollectiveSpace>,
+    pub(crate) regions_made: Mutex<()>,
+    team: AtomicU32,
     spins: bool,
     left: AtomicBool,
     /// The launcher has closed the job: nobody needs this node any more.
@@ -67,49 +75,6 @@ pub struct Runtime {
 }
 
 static RUNTIME: OnceLock<&'static Runtime> = OnceLock::new();
-
-/// How far collective allocation has come; the same on every node.
-#[derive(Debug, Default)]
-struct CollectiveSpace {
-    next_page: u64,
-    regions: u64,
-}
-
-/// So many regions have an unallocated page behind them, where running over the end is caught. Each costs two of
-/// the process's mappings, of which the kernel allows 65,530; regions beyond lie side by side.
-const GUARDED_REGIONS_MAX: u64 = 8192;
-
-impl CollectiveSpace {
-    fn take(&mut self, count: u64) -> PageRange {
-        let pages = PageRange { first: PageId(self.next_page), count };
-        self.regions += 1;
-        self.next_page += count + u64::from(self.regions <= GUARDED_REGIONS_MAX);
-        pages
-    }
-}
-
-/// Why an allocation failed. No node got anything.
-#[derive(Clone, Debug, PartialEq, Eq, Error)]
-pub enum AllocateError {
-    /// The size or placement makes no sense.
-    #[error("expected {expected}, got {got}")]
-    Invalid {
-        /// What would do.
-        expected: &'static str,
-        /// What was asked for.
-        got: u64,
-    },
-    /// The shared address space is used up.
-    #[error(
-        "expected at most {free_bytes} bytes, which is what is left of the shared address space, got {got_bytes}"
-    )]
-    NoAddresses {
-        /// What is left.
-        free_bytes: u64,
-        /// What was asked for.
-        got_bytes: u64,
-    },
-}
 
 struct Handler;
 
@@ -153,6 +118,7 @@ impl Runtime {
         }
         runtime.start_service()?;
         runtime.calibrate();
+        crate::last_words::prepare();
         Ok(runtime)
     }
 
@@ -166,13 +132,28 @@ impl Runtime {
         RUNTIME.get().copied()
     }
 
-    fn is_forked(&self) -> bool {
+    pub(crate) fn has_left(&self) -> bool {
+        self.left.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn is_forked(&self) -> bool {
         self.process != std::process::id()
     }
 
     fn alone() -> Result<Runtime, NodeError> {
         let memory = Arc::new(SharedMemory::reserve(MemoryConfig::default())?);
-        Runtime::assemble(NodeId::ZERO, 1, memory, None, None, None)
+        let page_size = default_page_size(&memory, PageSize::KIB_4)?;
+        Runtime::assemble(Parts {
+            me: NodeId::ZERO,
+            nodes: 1,
+            threads_per_node: 1,
+            page_size,
+            memory,
+            faults: None,
+            fabric: None,
+            control: None,
+            looks_for_races: false,
+        })
     }
 
     fn of_job(control: ControlChannel) -> Result<Runtime, NodeError> {
@@ -182,33 +163,62 @@ impl Runtime {
         };
         check_job(&job)?;
         let nodes = job.addresses.len() as u16;
-        let config = MemoryConfig { page_size: job.page_size, ..MemoryConfig::default() };
-        let memory = Arc::new(SharedMemory::reserve(config)?);
-        if nodes == 1 {
-            return Runtime::assemble(job.node, nodes, memory, None, None, Some(control));
+        let memory = Arc::new(SharedMemory::reserve(MemoryConfig::default())?);
+        let page_size = default_page_size(&memory, job.page_size)?;
+        let (mut faults, mut fabric): (Option<Arc<dyn FaultSource>>, Option<Arc<dyn Fabric>>) = (None, None);
+        if nodes > 1 {
+            faults = Some(if job.races {
+                open_faults_for_races(job.fault_source, &memory)?
+            } else {
+                open_faults(job.fault_source, job.write_tracking, &memory)?
+            });
+            fabric = Some(Arc::new(open_fabric(&job)?));
         }
-        let faults = open_faults(job.fault_source, &memory)?;
-        let fabric: Arc<dyn Fabric> = Arc::new(open_fabric(&job)?);
-        Runtime::assemble(job.node, nodes, memory, Some(faults), Some(fabric), Some(control))
+        let threads_per_node = u32::from(job.threads_per_node);
+        let control = Some(control);
+        Runtime::assemble(Parts {
+            me: job.node,
+            nodes,
+            threads_per_node,
+            page_size,
+            memory,
+            faults,
+            fabric,
+            control,
+            looks_for_races: job.races,
+        })
     }
 
-    fn assemble(
-        me: NodeId,
-        nodes: u16,
-        memory: Arc<SharedMemory>,
-        faults: Option<Arc<dyn FaultSource>>,
-        fabric: Option<Arc<dyn Fabric>>,
-        control: Option<ControlChannel>,
-    ) -> Result<Runtime, NodeError> {
-        let page_bytes = memory.page_size().bytes();
-        let limits = Limits { nodes, region_pages: memory.pages(), page_bytes: page_bytes as u32 };
-        let layout = Layout::new(memory.pages(), nodes);
-        let mut engine = Hlrc::new(me, limits);
-        for node in NodeId::all(nodes) {
-            engine.add_region(layout.arena(node), Placement::On(node));
+    fn assemble(parts: Parts) -> Result<Runtime, NodeError> {
+        let Parts {
+            me,
+            nodes,
+            threads_per_node,
+            page_size,
+            memory,
+            faults,
+            fabric,
+            control,
+            looks_for_races,
+        } = parts;
+        let granule_bytes = memory.granule().bytes() as u32;
+        let limits = Limits { nodes, region_granules: memory.granules(), granule_bytes };
+        let layout = Layout::new(memory.granules(), granule_bytes, nodes);
+        let tracking = match faults.as_ref().map(|faults| faults.tracking()) {
+            Some(hiroba_memory::WriteTracking::Async) => WriteTracking::Async,
+            _ => WriteTracking::Fault,
+        };
+        let mut engine = Hlrc::new(me, limits, tracking);
+        let looks_for_races = looks_for_races && nodes > 1;
+        if looks_for_races {
+            engine = engine.looking_for_races();
         }
-        let core = Core::new(Box::new(engine), Twins::new(memory.clone()), page_bytes);
-        let heap = Heap::new(&memory, layout.arena(me));
+        for node in NodeId::all(nodes) {
+            engine.add_region(layout.arena(node), page_size, Placement::On(node));
+        }
+        let races = looks_for_races.then(Races::default);
+        let core = Core::new(Box::new(engine), Twins::new(memory.clone()), races);
+        let heap = Heap::new(me, &memory, layout.arena(me), page_size);
         let cores = std::thread::available_parallelism().map_or(1, |cores| cores.get());
         Ok(Runtime {
             me,
@@ -219,15 +229,20 @@ impl Runtime {
             memory,
             faults,
             core: Mutex::new(core),
-            heap: Mutex::new(heap),
+            heap,
             image: ProgramImage::default(),
-            slots: Slots::new(),
-            account: Account::new(),
+            threads: Threads::new(),
+            threads_per_node,
+            page_size,
+            account: Account::new(threads_per_node),
+            messages_received: AtomicU64::new(0),
             service: Service::new(fabric.as_deref(), control.as_ref())?,
             fabric,
             control,
-            allocated: Mutex::new(CollectiveSpace::default()),
-            spins: usize::from(nodes) <= cores,
+            space: Mutex::new(CollectiveSpace::default()),
+            regions_made: Mutex::new(()),
+            team: AtomicU32::new(1),
+            spins: u32::from(nodes) * threads_per_node <= cores as u32,
             left: AtomicBool::new(false),
             closed: AtomicBool::new(false),
         })
@@ -239,7 +254,14 @@ impl Runtime {
         }
         let signals = SignalsHeld::hold(); // the thread inherits them, so no handler of the program's runs on it
         let thread = std::thread::Builder::new().name("hiroba-service".to_owned());
-        let started = thread.spawn(move || self.serve_others());
+        let serve = move || {
+            let ended = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| self.serve_others()));
+            if ended.is_err() {
+                // Others would wait for ever for a node that is silent.
+                self.fatal("the service thread of a node met a state that cannot be (see above): a fault of Hiroba's");
+            }
+        };
+        let started = thread.spawn(serve);
         drop(signals);
         started.map(drop).map_err(|source| NodeError::System { what: "starting the service thread", source })
     }
@@ -257,11 +279,11 @@ impl Runtime {
         };
         touch(); // the engine's business with the page is done here, what follows is only the fault's way in and out
         let forbid = || self.or_fatal(faults.protect(PageRange::single(page), Access::None));
-        self.account.calibrate(forbid, touch);
+        self.account.calibrate(&self.threads, forbid, touch);
     }
 
     /// Lets the program use pages: under the fault source's eyes, or freely in a job of one node.
-    fn register(&self, pages: PageRange) -> Result<(), MemoryError> {
+    pub(crate) fn register(&self, pages: PageRange) -> Result<(), MemoryError> {
         self.memory.allocate(pages)?;
         match &self.faults {
             Some(faults) => faults.register(pages),
@@ -279,9 +301,44 @@ impl Runtime {
         self.nodes
     }
 
-    /// The coherence unit.
+    /// Threads that `hiroba_run` uses on each node.
+    pub fn threads_per_node(&self) -> u32 {
+        self.threads_per_node
+    }
+
+    /// The coherence unit of regions that do not choose their own.
     pub fn page_size(&self) -> PageSize {
-        self.memory.page_size()
+        self.page_size
+    }
+
+    /// Whether system calls on pages that are not here fail, so that they must be kept off shared memory: where faults come as
+    /// signals, which the kernel does not raise on its own behalf.
+    pub fn shields_system_calls(&self) -> bool {
+        self.faults.as_ref().is_some_and(|faults| faults.events().is_none())
+    }
+
+    /// Whether any of the bytes lies in the shared address space.
+    pub fn is_shared(&self, address: usize, bytes: usize) -> bool {
+        let start = self.memory.region_start();
+        let end = start + self.memory.region_bytes() as usize;
+        address < end && address.saturating_add(bytes) > start
+    }
+
+    /// Whether all of the bytes are allocated shared memory.
+    pub fn is_allocated(&self, address: usize, bytes: usize) -> bool {
+        let last = address.checked_add(bytes.saturating_sub(1)).and_then(|last| self.memory.page_of(last));
+        let (Some(first), Some(last)) = (self.memory.page_of(address), last) else { return false };
+        (first.0..=last.0).all(|granule| self.memory.is_allocated(PageId(granule)))
+    }
+
+    /// How many threads of this node make its collective calls now.
+    pub(crate) fn team(&self) -> u32 {
+        self.team.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn set_team(&self, threads: u32) {
+        self.team.store(threads, Ordering::Relaxed);
+        self.tell(|core| core.engine.set_team(threads));
     }
 
     pub(crate) fn fabric(&self) -> &dyn Fabric {
@@ -321,8 +378,11 @@ impl Runtime {
 
     /// The calling thread's place to wait.
     pub(crate) fn waiter(&self, purpose: Purpose) -> Waiter {
-        self.slots.mine(purpose).unwrap_or_else(|| {
-            let most = crate::slot::THREADS_MAX;
+        if self.threads.my_place().is_none() {
+            self.introduce_thread();
+        }
+        self.threads.mine(purpose).unwrap_or_else(|| {
+            let most = crate::threads::THREADS_MAX;
             self.fatal(&format!(
                 "expected at most {most} threads a node that use shared memory, and a free descriptor for each"
             ))
@@ -330,12 +390,41 @@ impl Runtime {
     }
 }
 
+/// What a runtime is made of.
+struct Parts {
+    me: NodeId,
+    nodes: u16,
+    threads_per_node: u32,
+    page_size: PageSize,
+    memory: Arc<SharedMemory>,
+    faults: Option<Arc<dyn FaultSource>>,
+    fabric: Option<Arc<dyn Fabric>>,
+    control: Option<ControlChannel>,
+    looks_for_races: bool,
+}
+
+/// A page is no smaller than the kernel's own.
+fn default_page_size(memory: &SharedMemory, asked: PageSize) -> Result<PageSize, NodeError> {
+    let granule_bytes = memory.granule().bytes();
+    if asked == PageSize::KIB_4 {
+        return Ok(asked.max(memory.granule()));
+    }
+    if asked < memory.granule() {
+        return Err(NodeError::PageSize { asked_bytes: asked.bytes(), granule_bytes });
+    }
+    Ok(asked)
+}
+
 /// Tries what every node of a job will need of this machine and user, and gives it back: so that a launcher can say
 /// what is lacking before any program starts.
-pub fn preflight(nodes: u16, page_size: PageSize, choice: FaultSourceChoice) -> Result<(), NodeError> {
-    let memory = Arc::new(SharedMemory::reserve(MemoryConfig { page_size, ..MemoryConfig::default() })?);
+pub fn preflight(
+    nodes: u16,
+    source: FaultSourceChoice,
+    tracking: WriteTrackingChoice,
+) -> Result<(), NodeError> {
+    let memory = Arc::new(SharedMemory::reserve(MemoryConfig::default())?);
     if nodes > 1 {
-        open_faults(choice, &memory)?;
+        open_faults(source, tracking, &memory)?;
     }
     Ok(())
 }
@@ -346,26 +435,44 @@ fn check_job(job: &JobDescription) -> Result<(), NodeError> {
     if job.version != ours {
         return Err(NodeError::Version { ours: ours.to_owned(), theirs: job.version.clone() });
     }
-    match (job.protocol.as_str(), job.fabric.as_str(), job.threads_per_node) {
-        ("hlrc", "udp", 1) => Ok(()),
-        ("hlrc", "udp", threads) => Err(unknown("threads a node", "1", &threads.to_string())),
-        ("hlrc", fabric, _) => Err(unknown("fabric", "udp", fabric)),
-        (protocol, ..) => Err(unknown("protocol", "hlrc", protocol)),
+    match (job.protocol.as_str(), job.fabric.as_str()) {
+        ("hlrc", "udp") => Ok(()),
+        ("hlrc", fabric) => Err(unknown("fabric", "udp", fabric)),
+        (protocol, _) => Err(unknown("protocol", "hlrc", protocol)),
     }
 }
 
 fn open_faults(
-    choice: FaultSourceChoice,
+    source: FaultSourceChoice,
+    tracking: WriteTrackingChoice,
     memory: &Arc<SharedMemory>,
 ) -> Result<Arc<dyn FaultSource>, MemoryError> {
     let handler: Arc<dyn FaultHandler> = Arc::new(Handler);
-    let kind = match choice {
-        FaultSourceChoice::Automatic => return fault::open_best(memory, &handler).map(|(source, _)| source),
-        FaultSourceChoice::Event => FaultSourceKind::Event,
-        FaultSourceChoice::Sigbus => FaultSourceKind::Sigbus,
-        FaultSourceChoice::Sigsegv => FaultSourceKind::Sigsegv,
+    let source = match source {
+        FaultSourceChoice::Automatic => None,
+        FaultSourceChoice::Event => Some(FaultSourceKind::Event),
+        FaultSourceChoice::Sigbus => Some(FaultSourceKind::Sigbus),
+        FaultSourceChoice::Sigsegv => Some(FaultSourceKind::Sigsegv),
     };
-    fault::open(kind, memory.clone(), handler)
+    let tracking = match tracking {
+        WriteTrackingChoice::Automatic => None,
+        WriteTrackingChoice::Async => Some(hiroba_memory::WriteTracking::Async),
+        WriteTrackingChoice::Fault => Some(hiroba_memory::WriteTracking::Fault),
+    };
+    fault::open_best(source, tracking, memory, &handler).map(|(source, _)| source)
+}
+
+/// The first store of each interval must fault, and best in the storing thread, where it can be seen which instruction it was.
+fn open_faults_for_races(
+    source: FaultSourceChoice,
+    memory: &Arc<SharedMemory>,
+) -> Result<Arc<dyn FaultSource>, MemoryError> {
+    let tracking = WriteTrackingChoice::Fault;
+    if source != FaultSourceChoice::Automatic {
+        return open_faults(source, tracking, memory);
+    }
+    open_faults(FaultSourceChoice::Sigbus, tracking, memory)
+        .or_else(|_| open_faults(FaultSourceChoice::Sigsegv, tracking, memory))
 }
 
 fn open_fabric(job: &JobDescription) -> Result<UdpFabric, NodeError> {
@@ -380,18 +487,13 @@ fn open_fabric(job: &JobDescription) -> Result<UdpFabric, NodeError> {
 impl Runtime {
     /// Has the engine do something for the calling thread, and waits for its answer.
     pub(crate) fn ask(&self, class: TimeClass, request: impl FnOnce(&mut dyn Engine, Waiter)) -> Outcome {
-        self.ask_as(Purpose::Call, class, request)
+        self.ask_as(Purpose::Call, class, |core, waiter| request(&mut *core.engine, waiter))
     }
 
-    fn ask_as(
-        &self,
-        purpose: Purpose,
-        class: TimeClass,
-        request: impl FnOnce(&mut dyn Engine, Waiter),
-    ) -> Outcome {
-        let _inside = self.account.enter(class);
+    fn ask_as(&self, purpose: Purpose, class: TimeClass, request: impl FnOnce(&mut Core, Waiter)) -> Outcome {
         let waiter = self.waiter(purpose);
-        self.tell(|core| request(&mut *core.engine, waiter));
+        let _inside = self.account.enter(&self.threads, class);
+        self.tell(|core| request(core, waiter));
         match self.wait(waiter) {
             Answer::Engine(outcome) => outcome,
             Answer::Size(_) => self.fatal("expected an answer from the protocol, got one from the allocator"),
@@ -409,19 +511,19 @@ impl Runtime {
     /// Waits for an answer; serves whatever comes meanwhile ("waiting means serving").
     pub(crate) fn wait(&self, waiter: Waiter) -> Answer {
         let signals = SignalsHeld::hold();
-        if let Some(answer) = self.slots.get(waiter).take() {
+        if let Some(answer) = self.threads.get(waiter).take() {
             return answer;
         }
         if !self.has_fabric() {
             drop(signals);
             return self.wait_alone(waiter);
         }
-        self.poll_until(waiter, signals, || self.slots.get(waiter).take())
+        self.poll_until(waiter, signals, || self.threads.get(waiter).take())
     }
 
     /// Polls the fabric, first awake and then asleep, until `done`.
     fn poll_until<T>(&self, waiter: Waiter, mut signals: SignalsHeld, done: impl Fn() -> Option<T>) -> T {
-        let slot = self.slots.get(waiter);
+        let slot = self.threads.get(waiter);
         self.service.stand_aside(self.fabric());
         let began = Instant::now();
         let result = loop {
@@ -435,6 +537,7 @@ impl Runtime {
             }
             let nap = self.fabric().next_timeout().unwrap_or(NAP).min(NAP);
             // The program's signal handlers run while the thread sleeps, and only then: nothing is locked.
+            self.threads.falls_asleep(waiter);
             drop(signals);
             if slot.sleeps() {
                 let bell = slot.bell().expect("the thread's slot has a bell");
@@ -445,8 +548,11 @@ impl Runtime {
             slot.awake();
             signals = SignalsHeld::hold();
         };
+        self.threads.wakes_up(waiter);
         self.service.resume(self.fabric());
-        self.service.stay_near_caller();
+        if self.threads_per_node == 1 {
+            self.service.stay_near_caller();
+        }
         result
     }
 
@@ -458,21 +564,24 @@ impl Runtime {
         let signals = SignalsHeld::hold();
         let room = || (self.fabric().backlog_bytes_all() <= BACKLOG_BYTES_MAX).then_some(());
         if room().is_none() {
-            let _inside = self.account.enter(class);
-            self.poll_until(self.waiter(Purpose::Call), signals, room);
+            let waiter = self.waiter(Purpose::Call);
+            let _inside = self.account.enter(&self.threads, class);
+            self.poll_until(waiter, signals, room);
         }
     }
 
     /// In a job of one node only another thread of this process can end the wait.
     fn wait_alone(&self, waiter: Waiter) -> Answer {
-        let slot = self.slots.get(waiter);
+        let slot = self.threads.get(waiter);
         loop {
+            self.threads.falls_asleep(waiter);
             if slot.sleeps() {
                 let bell = slot.bell().expect("the thread's slot has a bell");
                 let _ = poll(&mut [PollFd::new(&bell, PollFlags::IN)], None);
             }
             slot.awake();
             if let Some(answer) = slot.take() {
+                self.threads.wakes_up(waiter);
                 return answer;
             }
         }
@@ -485,7 +594,14 @@ impl Runtime {
         }
         let (class, wanted) = classify(fault.kind);
         self.account.count_fault(class);
-        let request = |engine: &mut dyn Engine, waiter| engine.handle_fault(fault.page, wanted, Some(waiter));
+        let request = |core: &mut Core, waiter| {
+            if wanted == Access::Write
+                && let Some(races) = &mut core.races
+            {
+                races.note_store(fault.page, fault.program_counter);
+            }
+            core.engine.handle_fault(fault.page, wanted, Some(waiter));
+        };
         match self.ask_as(Purpose::Fault, class, request) {
             Outcome::Misuse(Misuse::NotAllocated(_)) => FaultOutcome::NotOurs,
             _ => FaultOutcome::Resolved,
@@ -533,13 +649,15 @@ impl Runtime {
         self.account.tallies.barriers.fetch_add(1, Ordering::Relaxed);
     }
 
-    pub(crate) fn synchronise(&self, call: &str, class: TimeClass, sync: Sync) -> Outcome {
-        let outcome = self.ask(class, |engine, waiter| engine.handle_sync(sync, waiter));
+    pub(crate) fn synchronise(&self, name: &'static str, class: TimeClass, sync: Sync) -> Outcome {
+        let call = describe(name, sync);
+        let outcome =
+            self.threads.in_call(call, || self.ask(class, |engine, waiter| engine.handle_sync(sync, waiter)));
         if matches!(sync, Sync::Release(_) | Sync::Publish(_)) {
             self.hold_back(class);
         }
         if let Outcome::Misuse(misuse) = outcome {
-            self.fatal(&format!("{call}: {misuse}"));
+            self.fatal(&format!("{name}: {misuse}"));
         }
         outcome
     }
@@ -548,7 +666,7 @@ impl Runtime {
     pub fn atomic(&self, call: &str, address: usize, operation: AtomicOperation) -> AtomicOutcome {
         let page = self.memory.page_of(address).filter(|_| address.is_multiple_of(8));
         let outcome = page.map(|page| {
-            let offset = address % self.page_size().bytes();
+            let offset = address % self.memory.granule().bytes();
             self.ask(TimeClass::Other, |engine, waiter| {
                 engine.handle_atomic(page, offset as u32, operation, waiter);
             })
@@ -566,12 +684,25 @@ impl Runtime {
         let last = address.checked_add(bytes.saturating_sub(1)).and_then(|last| self.memory.page_of(last));
         let (Some(first), Some(last)) = (self.memory.page_of(address), last) else { return false };
         if bytes > 0 && self.has_fabric() {
-            let _inside = self.account.enter(TimeClass::Other);
+            let _inside = self.account.enter(&self.threads, TimeClass::Other);
             let pages = PageRange { first, count: last.0 - first.0 + 1 };
             self.tell(|core| core.engine.handle_prefetch(pages));
         }
         true
     }
+}
+
+/// What the calling thread is about to wait in, for reports.
+fn describe(name: &'static str, sync: Sync) -> Call {
+    let (arguments, lock) = match sync {
+        Sync::Acquire(lock) | Sync::TryAcquire(lock) | Sync::Release(lock) => {
+            ([Some(lock.0), None], Some(lock.0))
+        }
+        Sync::Wait(cond, lock) => ([Some(cond.0), Some(lock.0)], None),
+        Sync::Signal(cond) | Sync::Broadcast(cond) => ([Some(cond.0), None], None),
+        Sync::Collective(_) | Sync::Publish(_) => ([None, None], None),
+    };
+    Call { name, arguments, lock, site: call_site::noted() }
 }
 
 pub(crate) fn classify(kind: FaultKind) -> (TimeClass, Access) {
@@ -582,47 +713,8 @@ pub(crate) fn classify(kind: FaultKind) -> (TimeClass, Access) {
     }
 }
 
-/// Collective allocation and the end.
+/// The end.
 impl Runtime {
-    /// Allocates `bytes` zeroed bytes at the same address on every node. All nodes call it alike.
-    pub fn allocate(&self, bytes: u64, placement: Placement) -> Result<usize, AllocateError> {
-        let placement = self.check_allocation(bytes, placement)?;
-        let collective = Collective::Allocate { bytes, placement };
-        self.synchronise("hiroba_alloc", TimeClass::Other, Sync::Collective(collective));
-        Ok(self.add_region(bytes, placement))
-    }
-
-    fn check_allocation(&self, bytes: u64, placement: Placement) -> Result<Placement, AllocateError> {
-        if bytes == 0 {
-            return Err(AllocateError::Invalid { expected: "at least 1 byte", got: 0 });
-        }
-        if let Placement::On(home) = placement
-            && home.0 >= self.nodes
-        {
-            return Err(AllocateError::Invalid {
-                expected: "a node of the job as home",
-                got: u64::from(home.0),
-            });
-        }
-        let next_page = self.allocated.lock().unwrap_or_else(PoisonError::into_inner).next_page;
-        let free = self.layout.collective_end() - next_page;
-        let page_bytes = self.page_size().bytes() as u64;
-        if self.page_size().pages_for(bytes) >= free {
-            let free_bytes = free.saturating_sub(1) * page_bytes;
-            return Err(AllocateError::NoAddresses { free_bytes, got_bytes: bytes });
-        }
-        Ok(placement)
-    }
-
-    /// What every node does alike when a collective allocation is complete.
-    pub(crate) fn add_region(&self, bytes: u64, placement: Placement) -> usize {
-        let count = self.page_size().pages_for(bytes);
-        let pages = self.allocated.lock().unwrap_or_else(PoisonError::into_inner).take(count);
-        self.or_fatal(self.register(pages));
-        self.tell(|core| core.engine.add_region(pages, placement));
-        self.memory.address_of(pages.first) as usize
-    }
-
     /// Leaves the job, with everybody else. Shared memory is gone afterwards.
     pub fn leave(&self) {
         if self.left.load(Ordering::Relaxed) || self.is_forked() {
@@ -661,8 +753,27 @@ impl Runtime {
         statistics
     }
 
-    /// Gives the calling thread a stack for fault handlers.
+    /// Prepares the calling thread, which is about to run the program's code: a stack for fault handlers, a place to wait.
     pub fn prepare_thread(&self) -> Result<(), NodeError> {
-        fault::install_alternate_stack().map_err(NodeError::Memory)
+        fault::install_alternate_stack().map_err(NodeError::Memory)?;
+        self.introduce_thread();
+        Ok(())
+    }
+
+    fn introduce_thread(&self) {
+        let _signals = SignalsHeld::hold();
+        let _ = self.threads.mine(Purpose::Call);
+        if let Some(place) = self.threads.my_place() {
+            self.account.begin_stalls(place);
+        }
+    }
+
+    /// The calling thread ends, or will use shared memory no more.
+    pub fn finish_thread(&self) {
+        let _signals = SignalsHeld::hold();
+        self.heap.finish_thread();
+        let held = self.core().engine.locks_held();
+        self.threads
+            .finish_mine(|number| held.iter().any(|(_, holder)| Threads::number_of(*holder) == number));
     }
 }

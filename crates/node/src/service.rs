@@ -21,7 +21,9 @@ use rustix::thread::{CpuSet, Pid};
 use crate::NodeError;
 use crate::account::TimeClass;
 use crate::control::ControlChannel;
+use crate::host::EventFault;
 use crate::runtime::{Runtime, classify};
+use crate::waits::REPORT_EVERY;
 
 const FABRIC: u64 = 1;
 const CONTROL: u64 = 2;
@@ -178,8 +180,13 @@ impl Runtime {
         let mut ready = Vec::with_capacity(4);
         let mut faults = Vec::new();
         let mut spin_until = None;
+        let mut waits_seen = Instant::now();
         loop {
             ready.clear();
+            if waits_seen.elapsed() >= REPORT_EVERY {
+                waits_seen = Instant::now();
+                self.report_waits();
+            }
             let nap = match spin_until {
                 Some(until) if Instant::now() < until => Duration::ZERO,
                 _ => self.nap(),
@@ -224,7 +231,7 @@ impl Runtime {
 
     fn nap(&self) -> Duration {
         if !self.has_fabric() {
-            return Duration::from_secs(3600);
+            return REPORT_EVERY;
         }
         self.fabric().next_timeout().unwrap_or(NAP).min(NAP)
     }
@@ -248,8 +255,14 @@ impl Runtime {
             for fault in faults {
                 let (class, wanted) = classify(fault.kind);
                 self.account.count_fault(class);
-                self.account.fault_began(class);
-                core.note_event_fault(fault.page, class);
+                let thread = fault.thread;
+                self.account.fault_began(thread.and_then(|tid| self.threads.by_tid(tid)), class);
+                core.note_event_fault(EventFault {
+                    granule: fault.page,
+                    thread,
+                    class,
+                    since: Instant::now(),
+                });
                 core.engine.handle_fault(fault.page, wanted, None);
                 self.carry_out_all(core);
             }
@@ -261,6 +274,7 @@ impl Runtime {
         let mut count = 0;
         let result = self.fabric().poll_now(&mut |from, bytes| {
             count += 1;
+            self.messages_received.fetch_add(1, Ordering::Relaxed);
             self.dispatch(from, bytes);
         });
         if let Err(error) = result {
@@ -278,6 +292,9 @@ impl Runtime {
             Message::Free { address } => self.free_for_peer(from, address),
             Message::SizeRequest { ticket, address } => self.tell_size(from, ticket, address),
             Message::SizeReply { ticket, bytes } => self.hear_size(ticket, bytes),
+            Message::WrittenPages { seq, timestamp, epoch, interval_end, pages } => self.tell(|core| {
+                self.hold_against(core, from, seq, &timestamp, epoch, interval_end, pages);
+            }),
             Message::ProgramData { identity, offset, bytes } => self.image.keep(identity, offset, bytes),
             message => self.tell(|core| {
                 if let Err(error) = core.engine.handle_message(from, &message) {

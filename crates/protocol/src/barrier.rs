@@ -50,15 +50,27 @@ impl Mismatch {
     }
 }
 
-fn describe(collective: Collective) -> String {
+/// The call by its name alone.
+pub(crate) fn name(collective: Collective) -> &'static str {
     match collective {
-        Collective::Barrier => "hiroba_barrier".to_owned(),
-        Collective::Leave => "hiroba_finalize".to_owned(),
-        Collective::Allocate { bytes, placement } => {
-            format!("hiroba_alloc of {bytes} bytes placed {placement:?}").to_lowercase()
+        Collective::Barrier => "hiroba_barrier",
+        Collective::Leave => "hiroba_finalize",
+        Collective::Allocate { .. } => "hiroba_alloc",
+        Collective::BeginRun | Collective::EndRun => "hiroba_run",
+        Collective::RunWorker { .. } => "tsm_create_procs",
+        Collective::Follow => "tsm_startup",
+    }
+}
+
+pub(crate) fn describe(collective: Collective) -> String {
+    match collective {
+        Collective::Allocate { bytes, placement, page_size } => {
+            let page_bytes = page_size.bytes();
+            format!("hiroba_alloc of {bytes} bytes placed {placement:?} in pages of {page_bytes}")
+                .to_lowercase()
         }
-        Collective::RunWorker { .. } => "tsm_create_procs".to_owned(),
-        Collective::Follow => "tsm_startup".to_owned(),
+        Collective::EndRun => "the end of hiroba_run's function".to_owned(),
+        other => name(other).to_owned(),
     }
 }
 
@@ -115,7 +127,12 @@ impl BarrierManager {
             let others = arrivals.iter().enumerate().filter(|(sender, _)| *sender != receiver);
             let notices = others.flat_map(|(_, (_, theirs))| &theirs.notices);
             let lacking = |notice: &&IntervalNotice| notice.seq > knowledge.timestamp.get(notice.node);
-            Knowledge { timestamp: timestamp.clone(), notices: notices.filter(lacking).cloned().collect() }
+            Knowledge {
+                timestamp: timestamp.clone(),
+                notices: notices.filter(lacking).cloned().collect(),
+                epoch: self.epoch + 1,
+                beyond_arrival: false,
+            }
         });
         let departures = departures.collect();
         let epoch = self.epoch;
@@ -126,7 +143,7 @@ impl BarrierManager {
 
 #[cfg(test)]
 mod tests {
-    use hiroba_base::{PageId, VectorTimestamp};
+    use hiroba_base::{PageId, PageSize, VectorTimestamp};
     use hiroba_wire::Placement;
 
     use super::*;
@@ -135,7 +152,12 @@ mod tests {
         let mut timestamp = VectorTimestamp::new(nodes);
         timestamp.advance(NodeId(of), seq);
         let pages = pages.iter().copied().map(PageId).collect();
-        Knowledge { timestamp, notices: vec![IntervalNotice { node: NodeId(of), seq, pages }] }
+        Knowledge {
+            timestamp,
+            notices: vec![IntervalNotice { node: NodeId(of), seq, pages }],
+            epoch: 0,
+            beyond_arrival: false,
+        }
     }
 
     #[test]
@@ -163,7 +185,8 @@ mod tests {
     #[test]
     fn different_collectives_are_a_mismatch_but_followers_follow() {
         let mut manager = BarrierManager::new(3);
-        let allocate = Collective::Allocate { bytes: 8, placement: Placement::Block };
+        let allocate =
+            Collective::Allocate { bytes: 8, placement: Placement::Block, page_size: PageSize::KIB_4 };
         assert_eq!(manager.arrive(NodeId(1), 0, Collective::Follow, knowledge(3, 1, 1, &[])), Ok(Ok(None)));
         assert_eq!(manager.arrive(NodeId(0), 0, allocate, knowledge(3, 0, 1, &[])), Ok(Ok(None)));
         let mismatch = manager.arrive(NodeId(2), 0, Collective::Barrier, knowledge(3, 2, 1, &[])).unwrap();

@@ -25,10 +25,26 @@ pub enum DiffError {
     },
 }
 
+/// Equal stretches dominate: lines of this length are compared first, and only one that differs is looked at byte by byte.
+const LINE_BYTES: usize = 64;
+
 /// Appends the runs where `page` differs from `twin`. Both are one page long.
 pub fn encode(page: &[u8], twin: &[u8], out: &mut Vec<u8>) {
+    encode_from(page, twin, different_lines(page, twin), out);
+}
+
+/// The same when it is known which lines of 64 bytes may differ: bit `i % 64` of `changed_lines[i / 64]` stands for line `i`. The
+/// others are taken to be equal without a look.
+pub fn encode_lines(page: &[u8], twin: &[u8], changed_lines: &[u64], out: &mut Vec<u8>) {
+    let lines = changed_lines.iter().enumerate().flat_map(|(index, word)| {
+        (0..64).filter(move |bit| word >> bit & 1 == 1).map(move |bit| index * 64 + bit)
+    });
+    encode_from(page, twin, lines, out);
+}
+
+fn encode_from(page: &[u8], twin: &[u8], lines: impl Iterator<Item = usize>, out: &mut Vec<u8>) {
     let mut previous_end = 0;
-    for_each_difference(page, twin, |start, end| {
+    for_each_difference_in(page, twin, lines, |start, end| {
         write_number(out, start - previous_end);
         write_number(out, end - start);
         out.extend_from_slice(&page[start..end]);
@@ -37,33 +53,47 @@ pub fn encode(page: &[u8], twin: &[u8], out: &mut Vec<u8>) {
 }
 
 /// Calls `run(start, end)` for each maximal run of bytes in which `a` and `b` differ, in order.
-pub fn for_each_difference(a: &[u8], b: &[u8], mut run: impl FnMut(usize, usize)) {
+pub fn for_each_difference(a: &[u8], b: &[u8], run: impl FnMut(usize, usize)) {
+    for_each_difference_in(a, b, different_lines(a, b), run);
+}
+
+fn different_lines<'a>(a: &'a [u8], b: &'a [u8]) -> impl Iterator<Item = usize> + 'a {
+    let lines = a.chunks(LINE_BYTES).zip(b.chunks(LINE_BYTES)).enumerate();
+    lines.filter(|(_, (line_a, line_b))| line_a != line_b).map(|(index, _)| index)
+}
+
+/// Looks at the given lines alone, which ascend.
+fn for_each_difference_in(
+    a: &[u8],
+    b: &[u8],
+    lines: impl Iterator<Item = usize>,
+    mut run: impl FnMut(usize, usize),
+) {
     assert_eq!(a.len(), b.len(), "a page and its twin have the same length");
-    // Equal stretches dominate: whole cache lines are compared first (the compiler turns this into
-    // vector instructions), and only a line that differs is looked at byte by byte.
-    const LINE_BYTES: usize = 64;
     let mut open: Option<usize> = None;
-    for (index, (line_a, line_b)) in a.chunks(LINE_BYTES).zip(b.chunks(LINE_BYTES)).enumerate() {
-        let line_start = index * LINE_BYTES;
-        if line_a == line_b {
-            if let Some(start) = open.take() {
-                run(start, line_start);
-            }
-            continue;
+    let mut looked_to = 0;
+    for line in lines {
+        let line_start = line * LINE_BYTES;
+        let line_end = (line_start + LINE_BYTES).min(a.len());
+        if line_start > looked_to
+            && let Some(start) = open.take()
+        {
+            run(start, looked_to);
         }
-        for (offset, (byte_a, byte_b)) in line_a.iter().zip(line_b).enumerate() {
-            match (open, byte_a != byte_b) {
-                (None, true) => open = Some(line_start + offset),
+        for at in line_start..line_end {
+            match (open, a[at] != b[at]) {
+                (None, true) => open = Some(at),
                 (Some(start), false) => {
-                    run(start, line_start + offset);
+                    run(start, at);
                     open = None;
                 }
                 _ => {}
             }
         }
+        looked_to = line_end;
     }
     if let Some(start) = open {
-        run(start, a.len());
+        run(start, looked_to);
     }
 }
 
@@ -73,6 +103,12 @@ pub fn apply(runs: &[u8], page_bytes: usize, mut write: impl FnMut(usize, &[u8])
     check(runs, page_bytes)?;
     Runs { rest: runs, position: 0 }.flatten().for_each(|(offset, bytes)| write(offset, bytes));
     Ok(())
+}
+
+/// The changed bytes of a diff that was checked or made here.
+pub fn ranges(runs: &[u8]) -> Vec<std::ops::Range<u32>> {
+    let runs = Runs { rest: runs, position: 0 }.flatten();
+    runs.map(|(offset, bytes)| offset as u32..(offset + bytes.len()) as u32).collect()
 }
 
 /// Checks that a diff decodes and stays within a page of `page_bytes` bytes.
@@ -196,6 +232,10 @@ mod tests {
             let mut runs = Vec::new();
             encode(&page, &twin, &mut runs);
             prop_assert_eq!(&applied(&twin, &runs), &page);
+            let changed = different_lines(&page, &twin).fold(0, |word, line| word | 1 << line);
+            let mut by_lines = Vec::new();
+            encode_lines(&page, &twin, &[changed], &mut by_lines);
+            prop_assert_eq!(&by_lines, &runs);
             apply(&runs, 512, |offset, bytes| {
                 for (index, byte) in bytes.iter().enumerate() {
                     assert_ne!(twin[offset + index], *byte, "an unchanged byte is in the diff");

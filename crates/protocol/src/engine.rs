@@ -1,12 +1,24 @@
 //! What every protocol engine takes in and gives out.
 
-use hiroba_base::{Access, CondId, LockId, NodeId, PageId, PageRange, VersionVector};
+use hiroba_base::{
+    Access, CondId, LockId, NodeId, PageId, PageRange, PageSet, PageSize, VectorTimestamp, VersionVector,
+};
 use hiroba_wire::{AtomicOperation, AtomicOutcome, Collective, Message, Placement, WireError};
 use thiserror::Error;
 
 /// A thread of this node that waits for an [`Effect::Wake`]. The host numbers its threads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Waiter(pub u32);
+
+/// How the host finds out which pages the program writes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum WriteTracking {
+    /// The first store to a page faults: [`Effect::Protect`] with `Access::Read` is obeyed.
+    #[default]
+    Fault,
+    /// Stores run free and are noted ([`Effect::Watch`]); the engine asks at releases ([`Effect::CollectWritten`]).
+    Async,
+}
 
 /// What a program thread asks of the protocol besides loads and stores.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -53,6 +65,14 @@ pub enum Misuse {
     /// Took a lock twice.
     #[error("lock {} is already held by this thread; locks are not recursive", .0.0)]
     AlreadyHeld(LockId),
+    /// Left the job with a lock in hand.
+    #[error("lock {} is still held by a thread of this node; unlock it before leaving the job", .0.0)]
+    StillHeld(LockId),
+    /// A thread came to a collective call while another of the same node waits in one.
+    #[error(
+        "another thread of this node waits in {0} already; outside hiroba_run one thread a node makes the collective calls"
+    )]
+    CollectiveTwice(&'static str),
     /// Touched a page that no region holds.
     #[error("page {} is not allocated", .0.0)]
     NotAllocated(PageId),
@@ -83,6 +103,8 @@ pub enum Effect {
         to: NodeId,
         /// The page, homed here.
         page: PageId,
+        /// The page's length.
+        page_bytes: u32,
         /// The version that the bytes hold.
         version: VersionVector,
     },
@@ -93,13 +115,35 @@ pub enum Effect {
         /// What may run free.
         access: Access,
     },
+    /// With asynchronous tracking: let loads and stores on these pages run free, and note from now on which of them are written.
+    /// Ends faults like `Protect`.
+    Watch {
+        /// The pages.
+        pages: PageRange,
+    },
+    /// With asynchronous tracking: nobody will ask any more whether these pages were written. Their access stays `Write`.
+    Unwatch {
+        /// The pages.
+        pages: PageRange,
+    },
+    /// With asynchronous tracking: answer with [`Done::Written`] before any other call, and begin to note anew.
+    CollectWritten,
     /// Keep a pristine copy of the page as it is now.
     Twin {
         /// The page.
         page: PageId,
+        /// The page's length.
+        page_bytes: u32,
     },
-    /// Encode where the page differs from its twin, drop the twin, and answer with [`Done::Diff`] before any other call.
+    /// Encode where the page differs from its twin and answer with [`Done::Diff`] before any other call.
     Diff {
+        /// The page.
+        page: PageId,
+        /// Keep the twin, with the diff applied to it (not a copy of the page, which threads may be writing); else drop it.
+        keep_twin: bool,
+    },
+    /// The page's twin is of no use any more.
+    DropTwin {
         /// The page.
         page: PageId,
     },
@@ -116,8 +160,10 @@ pub enum Effect {
         page: PageId,
         /// What came from the home.
         content: NewContent,
-        /// The frame holds unsent writes and has a twin: change frame and twin only where `content` differs from
-        /// the twin ("merge, never overwrite").
+        /// The page's length.
+        page_bytes: u32,
+        /// The frame has a twin and may hold unsent writes: change frame and twin only where `content` differs from
+        /// the twin ("merge, never overwrite"), and answer with [`Done::Merged`] before any other call.
         merge: bool,
         /// Nobody waited for it.
         prefetched: bool,
@@ -164,6 +210,19 @@ pub enum Done {
         /// The runs.
         runs: Vec<u8>,
     },
+    /// To [`Effect::CollectWritten`]: granules of watched pages that may have been written since they were watched or the
+    /// last answer, whichever is later.
+    Written {
+        /// The granules.
+        granules: PageSet,
+    },
+    /// To [`Effect::Install`] with `merge`.
+    Merged {
+        /// The page.
+        page: PageId,
+        /// Whether the frame differed from its twin before.
+        dirty: bool,
+    },
     /// To [`Effect::Atomic`].
     Atomic {
         /// What was found and left.
@@ -192,20 +251,32 @@ pub enum ProtocolError {
 
 /// A coherence protocol on one node.
 ///
-/// The host polls effects until there are none after every `handle_*` call, and answers [`Effect::Diff`] and
-/// [`Effect::Atomic`] on the spot.
+/// The host polls effects until there are none after every `handle_*` call, and answers the effects that
+/// say so on the spot.
 pub trait Engine: Send {
-    /// Declares a region's pages and their homes. Every node declares the same regions.
-    fn add_region(&mut self, pages: PageRange, placement: Placement);
+    /// Declares a region of whole pages of `page_size` and their homes. Every node declares the same regions.
+    fn add_region(&mut self, pages: PageRange, page_size: PageSize, placement: Placement);
 
-    /// A thread touched `page` beyond its access. `wanted` is `Access::None` when the machine does not say whether
+    /// How many threads of this node must come to a collective before the node arrives there.
+    fn set_team(&mut self, threads: u32);
+
+    /// The home of a page; `None` when it is not allocated.
+    fn home_of(&self, page: PageId) -> Option<NodeId>;
+
+    /// What this node has seen, and how many collectives it has completed.
+    fn seen(&self) -> (&VectorTimestamp, u64);
+
+    /// The locks that threads of this node hold.
+    fn locks_held(&self) -> Vec<(LockId, Waiter)>;
+
+    /// A thread touched a granule of a page beyond the page's access. `wanted` is `Access::None` when the machine does not say whether
     /// it was a load or a store. With no waiter, the `Protect` that ends the fault is what lets the thread go on.
     fn handle_fault(&mut self, page: PageId, wanted: Access, waiter: Option<Waiter>);
 
     /// A thread synchronises; it waits until its `Wake` (which may already be among the next effects).
     fn handle_sync(&mut self, sync: Sync, waiter: Waiter);
 
-    /// A thread operates on an atomic word, `offset` bytes (a multiple of 8) into `page`.
+    /// A thread operates on an atomic word, `offset` bytes (a multiple of 8) into a granule.
     fn handle_atomic(&mut self, page: PageId, offset: u32, operation: AtomicOperation, waiter: Waiter);
 
     /// A thread will soon read these pages. A hint: bounded, never waited for.

@@ -27,6 +27,27 @@
 //! A release takes *dirty* to *clean* (diff) and *home, written* to *home, shared, clean* (notice only); a notice takes
 //! a copy to *absent* or *dirty, invalidated*, and a home page to *diffs missing* until they come.
 //!
+//! Where the host tracks writes asynchronously ([`WriteTracking::Async`]) stores never fault on a page that is here, and fewer
+//! states remain. The host notes stores to *watched* pages, and a release asks which pages those are:
+//!
+//! | state | `valid` | access | twin | load faults | store faults |
+//! |---|---|---|---|---|---|
+//! | absent | no | None | no | fetch, twin → copy | the same |
+//! | copy | yes | watched | yes | – | – |
+//! | resting copy | yes | None | no | twin → copy | the same |
+//! | copy, invalidated, perhaps dirty | no | None | yes | fetch, **merge** → copy | the same |
+//! | home, exclusive | – | Write | no | – | – |
+//! | home, shared | – | watched | no | – | – |
+//! | home, diffs missing | – | None | no | wait for the diffs | the same |
+//!
+//! The twin is kept from the fetch on; at a release it becomes twin + diff, never the page, which siblings may be writing. A copy
+//! that nobody has written for [`RESTING_AFTER_RELEASES`] gives its twin and its place in the scan up.
+//!
+//! Several threads a node: they share the node's pages, so only what crosses nodes is the engine's business. A node arrives at a
+//! collective when all threads of its team have come. Other threads may go on and synchronise meanwhile, so a grant may
+//! reach a node before the departure that its sender has seen: it waits for that; and knowledge that is later than an arrival
+//! is passed on with the next one (`beyond`).
+//!
 //! Deviations from the paper:
 //! - An acquire does not end the interval. A dirty page that it invalidates keeps its twin, and the page that is
 //!   fetched later is merged: bytes in which it differs from the twin go into frame and twin.
@@ -38,23 +59,28 @@
 //!   empty diff advances its version, so plain loads elsewhere see the word after the next acquire. That holds for
 //!   loads too: who has seen another node's change passes it on.
 
+mod atomics;
+mod meetings;
+
 use std::collections::{BTreeMap, VecDeque};
 
 use hiroba_base::{
-    Access, IntervalSeq, LockId, NodeId, PageId, PageRange, PageSet, VectorTimestamp, VersionVector,
+    Access, IntervalSeq, LockId, NodeId, PageId, PageRange, PageSet, PageSize, VectorTimestamp, VersionVector,
 };
 use hiroba_wire::{
-    AtomicOperation, AtomicOutcome, Collective, Knowledge, Limits, Message, PageContent, PageDiff, Placement,
-    Ticket,
+    AtomicOperation, Collective, Knowledge, Limits, Message, PageContent, PageDiff, Placement, Ticket,
 };
 use rustc_hash::FxHashMap;
 
+use self::meetings::Team;
 use crate::barrier::BarrierManager;
 use crate::cond::Conds;
-use crate::home::HomeMap;
+use crate::home::{HomeMap, Located};
 use crate::interval::IntervalLog;
 use crate::lock::{LockAction, Locks};
-use crate::{Done, Effect, Engine, Misuse, NewContent, Outcome, ProtocolError, Sync, Waiter, diff};
+use crate::{
+    Done, Effect, Engine, Misuse, NewContent, Outcome, ProtocolError, Sync, Waiter, WriteTracking, diff,
+};
 
 /// Diffs for one home are sent when they reach this many bytes, so that a long release overlaps with the network and no
 /// message grows with the number of dirty pages.
@@ -63,15 +89,29 @@ const FLUSH_BATCH_BYTES: usize = 48 << 10;
 /// Prefetches that may be under way at once; hints beyond are dropped.
 const PREFETCHES_MAX: usize = 256;
 
+/// With asynchronous tracking each release scans all watched pages, about a nanosecond each; a resting copy that is touched
+/// again costs a fault of some microseconds. So a copy rests after about as many unwritten releases as scanning it that often
+/// costs a fault: at worst both together cost twice what the better one would.
+pub const RESTING_AFTER_RELEASES: u32 = 4096;
+
 /// The HLRC engine of one node.
 #[derive(Debug)]
 pub struct Hlrc {
     me: NodeId,
     limits: Limits,
+    tracking: WriteTracking,
+    /// Data races are looked for: see [`Hlrc::looking_for_races`].
+    looks_for_races: bool,
     homes: HomeMap,
     pages: FxHashMap<PageId, Page>,
-    /// Pages written in the open interval: copies with a twin, and shared home pages.
+    /// Pages written in the open interval: copies with a twin, and shared home pages. With asynchronous tracking only those
+    /// that are known to be (or must be taken to be) before the host is asked.
     written: PageSet,
+    /// Asynchronous tracking: valid copies with a twin whose writes the host notes.
+    watched_copies: PageSet,
+    /// Those that were fetched or written since the last time that others went to rest.
+    busy_copies: PageSet,
+    releases_until_rest: u32,
     /// Pages homed elsewhere on whose atomic words this node operated in the open interval.
     operated_on: PageSet,
     timestamp: VectorTimestamp,
@@ -79,10 +119,15 @@ pub struct Hlrc {
     locks: Locks,
     conds: Conds,
     collectives_done: u64,
-    collective_waiter: Option<Waiter>,
-    /// Publications that came while this node waits in a collective, the latest of each sender. They may be later than
-    /// the departure that is still on its way, whose notices must be absorbed first.
-    publications: BTreeMap<NodeId, Knowledge>,
+    team: Team,
+    /// Notices of other nodes that are later than a node's arrival at the collective where this node has yet to arrive.
+    beyond: IntervalLog,
+    /// Grants and publications whose senders have left a collective from which the departure is still on its way
+    /// here: its notices must be absorbed first. No more than a grant for each lock asked for and a publication of each node.
+    early: Vec<(NodeId, Vec<u8>)>,
+    /// Requests and diffs for regions that this node's own threads have yet to hear of: their senders have left the
+    /// collective that allocated them.
+    ahead: Vec<(NodeId, Vec<u8>)>,
     barrier_manager: Option<BarrierManager>,
     release: Option<OpenRelease>,
     /// `Effect::Atomic`s that the host has not answered yet, in order: who wants the result, and of which page.
@@ -91,8 +136,8 @@ pub struct Hlrc {
     atomic_targets: FxHashMap<Ticket, (PageId, u32)>,
     prefetches: usize,
     effects: VecDeque<Effect>,
-    /// Messages to this node itself, as encoded bytes so that they take the same path as others.
-    loopback: VecDeque<Vec<u8>>,
+    /// Messages to this node itself, as encoded bytes so that they take the same path as others; and those that were kept.
+    loopback: VecDeque<(NodeId, Vec<u8>)>,
 }
 
 #[derive(Debug, Default)]
@@ -100,6 +145,10 @@ struct Page {
     access: Access,
     /// A copy that satisfies all notices seen. Unused on the home.
     valid: bool,
+    /// The host keeps a twin.
+    twin: bool,
+    /// The host notes writes (asynchronous tracking).
+    watched: bool,
     /// The intervals that the copy holds; on the home, those whose diffs have come.
     held: VersionVector,
     /// What notices demand beyond `held`.
@@ -145,6 +194,8 @@ enum AtomicClient {
 /// An interval that is being closed: the host is making its diffs.
 #[derive(Debug)]
 struct OpenRelease {
+    /// The host has not said yet which pages were written.
+    collecting: bool,
     seq: IntervalSeq,
     /// `Effect::Diff`s not answered yet.
     diffs_missing: usize,
@@ -162,30 +213,45 @@ struct Flush {
 
 #[derive(Clone, Copy, Debug)]
 enum AfterRelease {
+    /// When races are looked for.
+    Acquire(Sync, Waiter),
     Unlock(LockId, Option<Waiter>),
     Arrive(Collective),
     Publish(NodeId, Waiter),
-    Atomic { home: NodeId, page_id: PageId, offset: u32, operation: AtomicOperation, waiter: Waiter },
+    Atomic {
+        home: NodeId,
+        page_id: PageId,
+        offset: u32,
+        operation: AtomicOperation,
+        waiter: Waiter,
+    },
 }
 
 impl Hlrc {
     /// The engine of node `me`, with nothing allocated.
-    pub fn new(me: NodeId, limits: Limits) -> Hlrc {
+    pub fn new(me: NodeId, limits: Limits, tracking: WriteTracking) -> Hlrc {
         let nodes = limits.nodes;
         Hlrc {
             me,
             limits,
+            tracking,
+            looks_for_races: false,
             homes: HomeMap::new(nodes),
             pages: FxHashMap::default(),
             written: PageSet::new(),
+            watched_copies: PageSet::new(),
+            busy_copies: PageSet::new(),
+            releases_until_rest: RESTING_AFTER_RELEASES,
             operated_on: PageSet::new(),
             timestamp: VectorTimestamp::new(nodes),
             log: IntervalLog::new(nodes),
             locks: Locks::new(me, nodes),
             conds: Conds::default(),
             collectives_done: 0,
-            collective_waiter: None,
-            publications: BTreeMap::new(),
+            team: Team::of_one(),
+            beyond: IntervalLog::new(nodes),
+            early: Vec::new(),
+            ahead: Vec::new(),
             barrier_manager: (me == NodeId::ZERO).then(|| BarrierManager::new(nodes)),
             release: None,
             atomics: VecDeque::new(),
@@ -194,6 +260,13 @@ impl Hlrc {
             effects: VecDeque::new(),
             loopback: VecDeque::new(),
         }
+    }
+
+    /// Makes every write of every interval show as a diff, so that the host can hold concurrent ones against each other (see
+    /// [`crate::races`]): home pages have twins too, none is exclusive, and acquires end the interval. Slower by far.
+    pub fn looking_for_races(self) -> Hlrc {
+        assert_eq!(self.tracking, WriteTracking::Fault, "the first store of an interval must fault");
+        Hlrc { looks_for_races: true, ..self }
     }
 
     /// How many entries the engine keeps for the past: the interval log's pairs of writer and page. For tests that
@@ -207,6 +280,18 @@ impl Hlrc {
         self.pages.get(&page).map_or(Access::None, |page| page.access)
     }
 
+    fn is_async(&self) -> bool {
+        self.tracking == WriteTracking::Async
+    }
+
+    fn locate(&self, page: PageId) -> Located {
+        self.homes.locate(page).expect("a page that the engine knows is allocated")
+    }
+
+    fn page_bytes(&self, page: PageId) -> u32 {
+        self.locate(page).granules as u32 * self.limits.granule_bytes
+    }
+
     fn is_home(&self, page: PageId) -> bool {
         self.homes.home_of(page) == Some(self.me)
     }
@@ -214,7 +299,7 @@ impl Hlrc {
     fn send(&mut self, to: NodeId, message: &Message<'_>) {
         let message = message.encode();
         if to == self.me {
-            self.loopback.push_back(message);
+            self.loopback.push_back((self.me, message));
         } else {
             self.effects.push_back(Effect::Send { to, message });
         }
@@ -224,35 +309,59 @@ impl Hlrc {
         self.effects.push_back(Effect::Wake { waiter, outcome });
     }
 
-    fn protect(&mut self, page: PageId, access: Access) {
-        self.pages.entry(page).or_default().access = access;
-        self.effects.push_back(Effect::Protect { pages: PageRange::single(page), access });
+    fn protect(&mut self, page_id: PageId, access: Access) {
+        let page = self.pages.entry(page_id).or_default();
+        page.access = access;
+        page.watched = false;
+        let pages = self.locate(page_id).span();
+        self.effects.push_back(Effect::Protect { pages, access });
+    }
+
+    fn watch(&mut self, page_id: PageId) {
+        let page = self.pages.entry(page_id).or_default();
+        page.access = Access::Write;
+        page.watched = true;
+        if page.twin {
+            self.watched_copies.insert(page_id);
+            self.busy_copies.insert(page_id);
+        }
+        let pages = self.locate(page_id).span();
+        self.effects.push_back(Effect::Watch { pages });
+    }
+
+    fn make_twin(&mut self, page_id: PageId) {
+        self.pages.entry(page_id).or_default().twin = true;
+        let page_bytes = self.page_bytes(page_id);
+        self.effects.push_back(Effect::Twin { page: page_id, page_bytes });
     }
 
     /// One effect a run of pages: taking access away costs a system call and a TLB shootdown whatever its length.
     fn protect_all(&mut self, pages: &PageSet, access: Access) {
-        let ranges = pages.ranges().iter();
-        self.effects.extend(ranges.map(|range| Effect::Protect { pages: *range, access }));
+        let spans = self.homes.spans(pages).into_iter();
+        self.effects.extend(spans.map(|pages| Effect::Protect { pages, access }));
     }
 
     /// One message at a time: what it starts (a release, say) is finished before the next.
     fn deliver_loopback(&mut self) {
         while self.effects.is_empty()
-            && let Some(bytes) = self.loopback.pop_front()
+            && let Some((from, bytes)) = self.loopback.pop_front()
         {
             let message =
-                Message::decode(&bytes, &self.limits).expect("this node's own messages are well-formed");
-            self.dispatch(self.me, &message).expect("this node's own messages fit its state");
+                Message::decode(&bytes, &self.limits).expect("it was encoded here or decoded before");
+            if let Err(error) = self.dispatch(from, &message) {
+                let sentence = format!("a message from node {from} breaks the protocol: {error}");
+                self.effects.push_back(Effect::Fatal { sentence });
+            }
         }
     }
 }
 
 /// Faults: a copy is fetched whole from its home (Zhou, Iftode, Li).
 impl Hlrc {
-    fn fault(&mut self, page_id: PageId, wanted: Access, waiter: Option<Waiter>) {
-        let Some(home) = self.homes.home_of(page_id) else {
+    fn fault(&mut self, granule: PageId, wanted: Access, waiter: Option<Waiter>) {
+        let Some(Located { page: page_id, home, .. }) = self.homes.locate(granule) else {
             if let Some(waiter) = waiter {
-                self.wake(waiter, Outcome::Misuse(Misuse::NotAllocated(page_id)));
+                self.wake(waiter, Outcome::Misuse(Misuse::NotAllocated(granule)));
             }
             return;
         };
@@ -264,8 +373,14 @@ impl Hlrc {
         };
         if page.access >= wanted {
             // Two threads faulted on one page, or the host had to lower access for its own reasons.
-            let access = page.access;
-            self.protect(page_id, access);
+            if page.watched {
+                // It may have forgotten with the access whether the page was written.
+                self.written.insert(page_id);
+                self.watch(page_id);
+            } else {
+                let access = page.access;
+                self.protect(page_id, access);
+            }
         } else if home == self.me {
             if !page.needed.is_empty() {
                 page.wait(wanted, waiter);
@@ -273,7 +388,7 @@ impl Hlrc {
             }
             self.grant_home_access(page_id, wanted);
         } else if page.valid {
-            self.begin_writing_copy(page_id);
+            self.give_copy(page_id, wanted);
         } else {
             let in_flight = page.fetch.is_some();
             page.wait(wanted, waiter);
@@ -289,9 +404,15 @@ impl Hlrc {
 
     fn grant_home_access(&mut self, page_id: PageId, wanted: Access) {
         let page = self.pages.entry(page_id).or_default();
-        if !page.shared {
+        let has_twin = page.twin;
+        if !page.shared && !self.looks_for_races {
             self.protect(page_id, Access::Write);
+        } else if self.is_async() {
+            self.watch(page_id);
         } else if wanted == Access::Write || self.written.contains(page_id) {
+            if self.looks_for_races && !has_twin {
+                self.make_twin(page_id);
+            }
             self.written.insert(page_id);
             self.protect(page_id, Access::Write);
         } else {
@@ -299,11 +420,21 @@ impl Hlrc {
         }
     }
 
-    fn begin_writing_copy(&mut self, page_id: PageId) {
-        if self.written.insert(page_id) {
-            self.effects.push_back(Effect::Twin { page: page_id });
+    /// Lets the program at a copy whose content is there.
+    fn give_copy(&mut self, page_id: PageId, wanted: Access) {
+        let has_twin = self.pages.entry(page_id).or_default().twin;
+        let needs_twin = self.is_async() || wanted == Access::Write;
+        if needs_twin && !has_twin {
+            self.make_twin(page_id);
         }
-        self.protect(page_id, Access::Write);
+        if self.is_async() {
+            self.watch(page_id);
+        } else if needs_twin || has_twin {
+            self.written.insert(page_id);
+            self.protect(page_id, Access::Write);
+        } else {
+            self.protect(page_id, Access::Read);
+        }
     }
 
     fn request_page(&mut self, home: NodeId, page_id: PageId) {
@@ -317,11 +448,18 @@ impl Hlrc {
         version: &VersionVector,
         content: PageContent<'_>,
     ) -> Result<(), ProtocolError> {
-        let home = self.homes.home_of(page_id);
+        let located = self.homes.locate(page_id).filter(|located| located.page == page_id);
         let page = self.pages.entry(page_id).or_default();
-        let (Some(fetch), Some(home)) = (page.fetch.take(), home) else {
+        let (Some(fetch), Some(Located { home, granules, .. })) = (page.fetch.take(), located) else {
             return Err(unexpected("a page only after a request", format!("{page_id}")));
         };
+        let page_bytes = granules as u32 * self.limits.granule_bytes;
+        if let PageContent::Bytes(bytes) = content
+            && bytes.len() != page_bytes as usize
+        {
+            let got = format!("{} bytes for {page_id}", bytes.len());
+            return Err(unexpected("all bytes of a page", got));
+        }
         if !version.covers(&page.needed) {
             // A sibling thread acquired, or this node released the page, while the reply was under way.
             page.fetch = Some(fetch);
@@ -336,14 +474,10 @@ impl Hlrc {
             PageContent::Zero => NewContent::Zero,
             PageContent::Bytes(bytes) => NewContent::Bytes(bytes.to_vec()),
         };
-        let merge = self.written.contains(page_id);
+        let merge = page.twin;
         let prefetched = !fetch.demanded;
-        self.effects.push_back(Effect::Install { page: page_id, content, merge, prefetched });
-        if merge || fetch.wants_write {
-            self.begin_writing_copy(page_id);
-        } else {
-            self.protect(page_id, Access::Read);
-        }
+        self.effects.push_back(Effect::Install { page: page_id, content, page_bytes, merge, prefetched });
+        self.give_copy(page_id, if fetch.wants_write { Access::Write } else { Access::Read });
         fetch.waiters.into_iter().for_each(|waiter| self.wake(waiter, Outcome::Done));
         Ok(())
     }
@@ -379,10 +513,14 @@ impl Hlrc {
                     if page.access == Access::Write {
                         // It was written without notice until now; from now on its reader must hear of writes.
                         self.written.insert(page_id);
+                        if self.is_async() {
+                            self.watch(page_id);
+                        }
                     }
                 }
-                let version = page.held.clone();
-                self.effects.push_back(Effect::SendPage { to, page: page_id, version });
+                let version = self.pages.entry(page_id).or_default().held.clone();
+                let page_bytes = self.page_bytes(page_id);
+                self.effects.push_back(Effect::SendPage { to, page: page_id, page_bytes, version });
             }
             HomeRequest::Atomic { client, offset, operation } => {
                 self.atomics.push_back((client, page_id));
@@ -398,7 +536,14 @@ impl Hlrc {
         diffs: &[PageDiff<'_>],
     ) -> Result<(), ProtocolError> {
         for PageDiff { page: page_id, runs } in diffs {
-            diff::check(runs, self.limits.page_bytes as usize)?;
+            if self
+                .homes
+                .locate(*page_id)
+                .is_none_or(|located| located.page != *page_id || located.home != self.me)
+            {
+                return Err(unexpected("diffs of pages that are homed here", format!("one of {page_id}")));
+            }
+            diff::check(runs, self.page_bytes(*page_id) as usize)?;
             if !runs.is_empty() {
                 self.effects.push_back(Effect::Apply { page: *page_id, runs: runs.to_vec() });
             }
@@ -428,68 +573,39 @@ impl Hlrc {
     }
 }
 
-/// Atomic words.
-impl Hlrc {
-    fn begin_atomic(&mut self, page_id: PageId, offset: u32, operation: AtomicOperation, waiter: Waiter) {
-        let Some(home) = self.homes.home_of(page_id) else {
-            self.wake(waiter, Outcome::Misuse(Misuse::NotAllocated(page_id)));
-            return;
-        };
-        if home == self.me {
-            let needed = self.needed(page_id);
-            let client = AtomicClient::Here(waiter);
-            self.handle_home_request(page_id, &needed, HomeRequest::Atomic { client, offset, operation });
-            return;
-        }
-        self.atomic_targets.insert(waiter.0, (page_id, offset));
-        let then = AfterRelease::Atomic { home, page_id, offset, operation, waiter };
-        if self.written.contains(page_id) {
-            // The operation must find this thread's own plain stores at the home: their diff goes first.
-            self.begin_release(then);
-        } else {
-            self.after_release(then);
-        }
-    }
-
-    fn needed(&self, page_id: PageId) -> VersionVector {
-        self.pages.get(&page_id).map_or_else(VersionVector::new, |page| page.needed.clone())
-    }
-
-    fn finish_atomic_at_home(&mut self, outcome: AtomicOutcome) {
-        let (client, page_id) = self.atomics.pop_front().expect("every atomic answer has its effect");
-        match client {
-            AtomicClient::Here(waiter) => {
-                if self.pages.entry(page_id).or_default().shared {
-                    self.written.insert(page_id);
-                }
-                self.wake(waiter, Outcome::Atomic(outcome));
-            }
-            AtomicClient::There(node, ticket) => self.send(node, &Message::AtomicReply { ticket, outcome }),
-        }
-    }
-
-    fn handle_atomic_reply(&mut self, ticket: Ticket, outcome: AtomicOutcome) -> Result<(), ProtocolError> {
-        let Some((page_id, offset)) = self.atomic_targets.remove(&ticket) else {
-            return Err(unexpected(
-                "an atomic's result only after a request",
-                format!("one for thread {ticket}"),
-            ));
-        };
-        if self.pages.get(&page_id).is_some_and(|page| page.valid) {
-            // Our own copy would stay stale: notices of our own intervals do not invalidate it.
-            self.effects.push_back(Effect::Patch { page: page_id, offset, value: outcome.current });
-        }
-        self.operated_on.insert(page_id);
-        self.wake(Waiter(ticket), Outcome::Atomic(outcome));
-        Ok(())
-    }
-}
-
 /// Releases: closing an interval, diffs to the homes.
 impl Hlrc {
     fn begin_release(&mut self, then: AfterRelease) {
-        assert!(self.release.is_none(), "the host answers diffs before it calls again");
+        assert!(self.release.is_none(), "the host answers on the spot before it calls again");
         let seq = self.timestamp.get(self.me) + 1;
+        let collecting = self.is_async();
+        let noticed = PageSet::new();
+        let flushes = BTreeMap::new();
+        self.release = Some(OpenRelease { collecting, seq, diffs_missing: 0, noticed, flushes, then });
+        if collecting {
+            self.effects.push_back(Effect::CollectWritten);
+        } else {
+            self.close_interval();
+        }
+    }
+
+    /// The host has said which watched granules were written.
+    fn handle_written(&mut self, granules: &PageSet) {
+        let release = self.release.as_mut().expect("the host is asked at releases");
+        assert!(std::mem::take(&mut release.collecting), "the host answers once");
+        for granule in granules.iter() {
+            let Some(Located { page: page_id, .. }) = self.homes.locate(granule) else { continue };
+            let is_watched = self.pages.get(&page_id).is_some_and(|page| page.watched);
+            if is_watched && self.written.insert(page_id) && self.watched_copies.contains(page_id) {
+                self.busy_copies.insert(page_id);
+            }
+        }
+        self.close_interval();
+    }
+
+    fn close_interval(&mut self) {
+        let release = self.release.as_mut().expect("a release is open");
+        let seq = release.seq;
         let written = std::mem::take(&mut self.written);
         let mut noticed = PageSet::new();
         let mut lowered = PageSet::new();
@@ -497,7 +613,7 @@ impl Hlrc {
         for page_id in written.iter() {
             let home_here = self.is_home(page_id);
             let page = self.pages.entry(page_id).or_default();
-            if page.access == Access::Write {
+            if self.tracking == WriteTracking::Fault && page.access == Access::Write {
                 page.access = Access::Read;
                 lowered.insert(page_id);
             }
@@ -505,18 +621,53 @@ impl Hlrc {
                 page.held.advance(self.me, seq);
                 page.served = false;
                 noticed.insert(page_id);
-            } else {
+            }
+            if !home_here || page.twin {
                 copies.push(page_id);
             }
         }
-        // Stores must fault again before the page is compared, or a sibling's store could miss both diffs.
+        // Stores must fault, or be noted, again before the page is compared, or a sibling's store could miss both diffs.
         self.protect_all(&lowered, Access::Read);
+        copies.extend(self.send_to_rest(&written).iter());
         let diffs_missing = copies.len();
-        self.effects.extend(copies.into_iter().map(|page| Effect::Diff { page }));
-        self.release = Some(OpenRelease { seq, diffs_missing, noticed, flushes: BTreeMap::new(), then });
+        for page_id in copies {
+            let page = self.pages.entry(page_id).or_default();
+            let keep_twin = page.watched;
+            page.twin = keep_twin;
+            self.effects.push_back(Effect::Diff { page: page_id, keep_twin });
+        }
+        let release = self.release.as_mut().expect("a release is open");
+        (release.diffs_missing, release.noticed) = (diffs_missing, noticed);
         if diffs_missing == 0 {
             self.finish_release();
         }
+    }
+
+    /// Now and then: copies that have long been unwritten lose their twins. They are compared once more, for a thread may
+    /// have written one between the host's answer and the loss of its access. `written` are compared anyway.
+    fn send_to_rest(&mut self, written: &PageSet) -> PageSet {
+        let mut resting = PageSet::new();
+        if !self.is_async() || self.watched_copies.is_empty() {
+            return resting;
+        }
+        self.releases_until_rest -= 1;
+        if self.releases_until_rest > 0 {
+            return resting;
+        }
+        self.releases_until_rest = RESTING_AFTER_RELEASES;
+        let busy = std::mem::take(&mut self.busy_copies);
+        for page_id in self.watched_copies.iter() {
+            if !busy.contains(page_id) && !written.contains(page_id) {
+                resting.insert(page_id);
+            }
+        }
+        for page_id in resting.iter() {
+            self.watched_copies.remove(page_id);
+            let page = self.pages.entry(page_id).or_default();
+            (page.access, page.watched) = (Access::None, false);
+        }
+        self.protect_all(&resting, Access::None);
+        resting
     }
 
     fn handle_diff(&mut self, page_id: PageId, runs: Vec<u8>) {
@@ -536,6 +687,9 @@ impl Hlrc {
         let release = self.release.as_mut().expect("diffs are made for a release");
         let seq = release.seq;
         release.noticed.insert(page_id);
+        if home == self.me {
+            return;
+        }
         let flush = release.flushes.entry(home).or_default();
         flush.bytes += runs.len();
         flush.diffs.push((page_id, runs));
@@ -584,11 +738,11 @@ impl Hlrc {
                     self.wake(waiter, Outcome::Done);
                 }
             }
+            AfterRelease::Acquire(sync, waiter) => self.begin_acquire(sync, waiter),
             AfterRelease::Arrive(collective) => self.send_arrival(collective),
             AfterRelease::Publish(to, waiter) => {
                 // What `to` has seen is not known here: it gets all since the last barrier.
-                let notices = self.log.beyond(&VectorTimestamp::new(self.limits.nodes));
-                let knowledge = Knowledge { timestamp: self.timestamp.clone(), notices };
+                let knowledge = self.knowledge_beyond(&VectorTimestamp::new(self.limits.nodes));
                 self.send(to, &Message::Publish { knowledge });
                 self.wake(waiter, Outcome::Done);
             }
@@ -603,14 +757,35 @@ impl Hlrc {
 
 /// Acquires: learning what changed from write notices (Keleher, Cox, Zwaenepoel).
 impl Hlrc {
+    /// What someone who has seen `timestamp` must be told.
+    fn knowledge_beyond(&self, timestamp: &VectorTimestamp) -> Knowledge {
+        Knowledge {
+            timestamp: self.timestamp.clone(),
+            notices: self.log.beyond(timestamp),
+            epoch: self.collectives_done,
+            beyond_arrival: self.team.arrived || !self.beyond.is_empty(),
+        }
+    }
+
+    /// Whether the sender has left a collective from which this node has not heard yet. If so, the message must wait.
+    fn comes_early(&self, knowledge: &Knowledge) -> bool {
+        knowledge.epoch > self.collectives_done
+    }
+
     fn absorb(&mut self, knowledge: &Knowledge, keep_for_others: bool) {
         let mut invalidated = PageSet::new();
+        // The manager will count us as having seen what we tell with our arrival, so we must be able to tell it.
+        let for_arrival =
+            knowledge.beyond_arrival && knowledge.epoch == self.collectives_done && !self.team.arrived;
         for notice in &knowledge.notices {
             if notice.node == self.me || notice.seq <= self.timestamp.get(notice.node) {
                 continue;
             }
             if keep_for_others {
                 self.log.record(notice.node, notice.seq, &notice.pages);
+            }
+            if for_arrival {
+                self.beyond.record(notice.node, notice.seq, &notice.pages);
             }
             for page_id in notice.pages.iter() {
                 let page = self.pages.entry(page_id).or_default();
@@ -622,6 +797,12 @@ impl Hlrc {
                 if page.access != Access::None {
                     page.access = Access::None;
                     invalidated.insert(page_id);
+                    if std::mem::take(&mut page.watched) {
+                        // It may have been written: whether it was shows when it is compared with its twin. A home page has
+                        // none and must be taken to be written; its diffs seldom come later than their notices.
+                        self.written.insert(page_id);
+                        self.watched_copies.remove(page_id);
+                    }
                 }
             }
         }
@@ -637,8 +818,7 @@ impl Hlrc {
             match action {
                 LockAction::Send { to, message } => self.send(to, &message),
                 LockAction::Grant { to, lock, timestamp } => {
-                    let notices = self.log.beyond(&timestamp);
-                    let knowledge = Knowledge { timestamp: self.timestamp.clone(), notices };
+                    let knowledge = self.knowledge_beyond(&timestamp);
                     self.send(to, &Message::LockGrant { lock, knowledge });
                 }
                 LockAction::Acquired(waiter) => self.wake(waiter, Outcome::Done),
@@ -654,13 +834,23 @@ impl Hlrc {
         }
     }
 
-    fn synchronise(&mut self, sync: Sync, waiter: Waiter) {
+    fn begin_acquire(&mut self, sync: Sync, waiter: Waiter) {
         match sync {
-            Sync::Acquire(lock) => self.acquire_lock(lock, waiter),
             Sync::TryAcquire(lock) => {
                 let action = self.locks.try_acquire(lock, waiter, &self.timestamp);
                 self.carry_out([action]);
             }
+            Sync::Acquire(lock) => self.acquire_lock(lock, waiter),
+            other => unreachable!("{other:?} acquires nothing"),
+        }
+    }
+
+    fn synchronise(&mut self, sync: Sync, waiter: Waiter) {
+        match sync {
+            Sync::Acquire(_) | Sync::TryAcquire(_) if self.looks_for_races => {
+                self.begin_release(AfterRelease::Acquire(sync, waiter));
+            }
+            Sync::Acquire(_) | Sync::TryAcquire(_) => self.begin_acquire(sync, waiter),
             Sync::Release(lock) | Sync::Wait(_, lock) if !self.locks.is_held_by(lock, waiter) => {
                 self.wake(waiter, Outcome::Misuse(Misuse::NotHeld(lock)));
             }
@@ -674,85 +864,28 @@ impl Hlrc {
                 self.send(cond.manager(self.limits.nodes), &Message::CondSignal { cond, all });
                 self.wake(waiter, Outcome::Done);
             }
-            Sync::Collective(collective) => {
-                assert!(self.collective_waiter.is_none(), "one thread a node meets the other nodes");
-                self.collective_waiter = Some(waiter);
-                self.begin_release(AfterRelease::Arrive(collective));
-            }
+            Sync::Collective(collective) => self.gather(collective, waiter),
             Sync::Publish(to) => self.begin_release(AfterRelease::Publish(to, waiter)),
         }
-    }
-
-    fn send_arrival(&mut self, collective: Collective) {
-        let knowledge = Knowledge { timestamp: self.timestamp.clone(), notices: self.log.of(self.me) };
-        let epoch = self.collectives_done;
-        self.send(NodeId::ZERO, &Message::Arrive { epoch, collective, knowledge });
-    }
-
-    fn handle_arrival(
-        &mut self,
-        from: NodeId,
-        epoch: u64,
-        collective: Collective,
-        knowledge: &Knowledge,
-    ) -> Result<(), ProtocolError> {
-        let Some(manager) = self.barrier_manager.as_mut() else {
-            return Err(unexpected("arrivals only on node 0", format!("one from node {from}")));
-        };
-        match manager.arrive(from, epoch, collective, knowledge.clone())? {
-            Ok(None) => {}
-            Ok(Some(completed)) => {
-                for (node, knowledge) in NodeId::all(self.limits.nodes).zip(completed.departures) {
-                    let (epoch, collective) = (completed.epoch, completed.collective);
-                    self.send(node, &Message::Depart { epoch, collective, knowledge });
-                }
-            }
-            Err(mismatch) => self.effects.push_back(Effect::Fatal { sentence: mismatch.sentence() }),
-        }
-        Ok(())
-    }
-
-    fn handle_departure(
-        &mut self,
-        epoch: u64,
-        collective: Collective,
-        knowledge: &Knowledge,
-    ) -> Result<(), ProtocolError> {
-        let Some(waiter) = self.collective_waiter.take().filter(|_| epoch == self.collectives_done) else {
-            return Err(unexpected(
-                "a departure from the present collective",
-                format!("one from collective {epoch}"),
-            ));
-        };
-        self.collectives_done += 1;
-        self.absorb(knowledge, false);
-        self.reclaim_exclusive_pages();
-        // Everybody has seen every interval up to here: nobody will ask for these notices again.
-        self.log.clear();
-        for publication in std::mem::take(&mut self.publications).values() {
-            self.absorb(publication, true);
-        }
-        self.wake(waiter, Outcome::Collective(collective));
-        Ok(())
     }
 }
 
 impl Hlrc {
-    /// After a collective everybody has heard of this node's writes and dropped older copies: home pages that nobody has
-    /// fetched since are exclusive again.
-    fn reclaim_exclusive_pages(&mut self) {
-        for notice in self.log.of(self.me) {
-            for page_id in notice.pages.iter() {
-                if self.is_home(page_id)
-                    && let Some(page) = self.pages.get_mut(&page_id)
-                {
-                    page.shared &= page.served;
-                }
-            }
+    /// Whether the message is about pages that are not allocated here yet.
+    fn comes_ahead(&self, message: &Message<'_>) -> bool {
+        let is_unknown = |page: PageId| self.homes.locate(page).is_none();
+        match message {
+            Message::PageRequest { page, .. } | Message::AtomicRequest { page, .. } => is_unknown(*page),
+            Message::Diffs { diffs, .. } => diffs.iter().any(|diff| is_unknown(diff.page)),
+            _ => false,
         }
     }
 
     fn dispatch(&mut self, from: NodeId, message: &Message<'_>) -> Result<(), ProtocolError> {
+        if self.comes_ahead(message) {
+            self.ahead.push((from, message.encode()));
+            return Ok(());
+        }
         match message {
             Message::PageRequest { page, needed } => {
                 self.handle_home_request(*page, needed, HomeRequest::Page(from));
@@ -785,13 +918,15 @@ impl Hlrc {
                 let actions = self.locks.handle_try_refused(*lock, &self.timestamp)?;
                 self.carry_out(actions);
             }
+            Message::LockGrant { knowledge, .. } | Message::Publish { knowledge }
+                if self.comes_early(knowledge) =>
+            {
+                self.keep_early(from, message);
+            }
             Message::LockGrant { lock, knowledge } => {
                 self.absorb(knowledge, true);
                 let action = self.locks.handle_grant(*lock)?;
                 self.carry_out([action]);
-            }
-            Message::Publish { knowledge } if self.collective_waiter.is_some() => {
-                self.publications.insert(from, knowledge.clone());
             }
             Message::Publish { knowledge } => self.absorb(knowledge, true),
             Message::CondWait { cond, ticket } => {
@@ -826,11 +961,9 @@ impl Hlrc {
             Message::Free { .. }
             | Message::SizeRequest { .. }
             | Message::SizeReply { .. }
+            | Message::WrittenPages { .. }
             | Message::ProgramData { .. } => {
-                return Err(unexpected(
-                    "a message of the protocol",
-                    "one for the allocator or the loader".to_owned(),
-                ));
+                return Err(unexpected("a message of the protocol", "one for the host".to_owned()));
             }
         }
         Ok(())
@@ -838,8 +971,29 @@ impl Hlrc {
 }
 
 impl Engine for Hlrc {
-    fn add_region(&mut self, pages: PageRange, placement: Placement) {
-        self.homes.add(pages, placement);
+    fn add_region(&mut self, pages: PageRange, page_size: PageSize, placement: Placement) {
+        let granules_per_page = page_size.bytes() as u64 / u64::from(self.limits.granule_bytes);
+        self.homes.add(pages, granules_per_page, placement);
+        for (from, bytes) in std::mem::take(&mut self.ahead) {
+            self.loopback.push_back((from, bytes));
+        }
+    }
+
+    fn set_team(&mut self, threads: u32) {
+        assert!(self.team.gathered.is_empty(), "a team changes between collectives");
+        self.team.size = threads;
+    }
+
+    fn home_of(&self, page: PageId) -> Option<NodeId> {
+        self.homes.home_of(page)
+    }
+
+    fn seen(&self) -> (&VectorTimestamp, u64) {
+        (&self.timestamp, self.collectives_done)
+    }
+
+    fn locks_held(&self) -> Vec<(LockId, Waiter)> {
+        self.locks.held().collect()
     }
 
     fn handle_fault(&mut self, page: PageId, wanted: Access, waiter: Option<Waiter>) {
@@ -855,11 +1009,16 @@ impl Engine for Hlrc {
     }
 
     fn handle_prefetch(&mut self, pages: PageRange) {
-        for page_id in pages.iter() {
-            if self.prefetches >= PREFETCHES_MAX {
-                return;
+        let mut next = pages.first;
+        while next < pages.end() && self.prefetches < PREFETCHES_MAX {
+            let Some(Located { page: page_id, granules, home }) = self.homes.locate(next) else {
+                next = PageId(next.0 + 1);
+                continue;
+            };
+            next = PageId(page_id.0 + granules);
+            if home == self.me {
+                continue;
             }
-            let Some(home) = self.homes.home_of(page_id).filter(|home| *home != self.me) else { continue };
             let page = self.pages.entry(page_id).or_default();
             if page.valid || page.fetch.is_some() {
                 continue;
@@ -877,6 +1036,12 @@ impl Engine for Hlrc {
     fn handle_done(&mut self, done: Done) {
         match done {
             Done::Diff { page, runs } => self.handle_diff(page, runs),
+            Done::Written { granules } => self.handle_written(&granules),
+            Done::Merged { page, dirty } => {
+                if !dirty && self.is_async() {
+                    self.written.remove(page);
+                }
+            }
             Done::Atomic { outcome } => self.finish_atomic_at_home(outcome),
         }
     }

@@ -1,14 +1,39 @@
 //! Homes: which node's copy of a page collects the diffs.
 
-use hiroba_base::{NodeId, PageId, PageRange};
+use hiroba_base::{NodeId, PageId, PageRange, PageSet};
 use hiroba_wire::Placement;
 
 /// The homes of all allocated pages. A rule a region, not an entry a page, so it costs nothing to allocate much.
 #[derive(Debug)]
 pub struct HomeMap {
     nodes: u16,
-    /// Disjoint, by ascending first page.
-    regions: Vec<(PageRange, Placement)>,
+    /// Disjoint, by ascending first granule.
+    regions: Vec<Region>,
+}
+
+#[derive(Debug)]
+struct Region {
+    granules: PageRange,
+    granules_per_page: u64,
+    placement: Placement,
+}
+
+/// Where a granule belongs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Located {
+    /// The page that holds it.
+    pub page: PageId,
+    /// The page's length.
+    pub granules: u64,
+    /// The page's home.
+    pub home: NodeId,
+}
+
+impl Located {
+    /// The page's granules.
+    pub fn span(&self) -> PageRange {
+        PageRange { first: self.page, count: self.granules }
+    }
 }
 
 impl HomeMap {
@@ -17,30 +42,66 @@ impl HomeMap {
         HomeMap { nodes, regions: Vec::new() }
     }
 
-    /// Declares a region, which must not overlap another one.
-    pub fn add(&mut self, pages: PageRange, placement: Placement) {
-        let at = self.regions.partition_point(|(region, _)| region.first < pages.first);
-        let clear_left = at == 0 || self.regions[at - 1].0.end() <= pages.first;
-        let clear_right = self.regions.get(at).is_none_or(|(region, _)| pages.end() <= region.first);
+    /// Declares a region of whole pages, which must not overlap another one.
+    pub fn add(&mut self, granules: PageRange, granules_per_page: u64, placement: Placement) {
+        assert!(granules.count.is_multiple_of(granules_per_page), "a region consists of whole pages");
+        let at = self.regions.partition_point(|region| region.granules.first < granules.first);
+        let clear_left = at == 0 || self.regions[at - 1].granules.end() <= granules.first;
+        let clear_right = self.regions.get(at).is_none_or(|region| granules.end() <= region.granules.first);
         assert!(clear_left && clear_right, "regions must not overlap");
-        self.regions.insert(at, (pages, placement));
+        self.regions.insert(at, Region { granules, granules_per_page, placement });
+    }
+
+    /// The page of a granule and its home; `None` when it is not allocated (or not yet heard of here).
+    pub fn locate(&self, granule: PageId) -> Option<Located> {
+        self.region_of(granule).map(|region| region.locate(granule, u64::from(self.nodes)))
     }
 
     /// The page's home; `None` when it is not allocated (or not yet heard of here).
     pub fn home_of(&self, page: PageId) -> Option<NodeId> {
-        let next = self.regions.partition_point(|(region, _)| region.first <= page);
-        let (region, placement) = self.regions.get(next.checked_sub(1)?)?;
-        if !region.contains(page) {
-            return None;
+        self.locate(page).map(|located| located.home)
+    }
+
+    /// The granules of the pages, in as few ranges as they have.
+    pub fn spans(&self, pages: &PageSet) -> Vec<PageRange> {
+        let mut spans: Vec<PageRange> = Vec::new();
+        let mut add = |span: PageRange| match spans.last_mut() {
+            Some(last) if last.end() == span.first => last.count += span.count,
+            _ => spans.push(span),
+        };
+        for range in pages.ranges() {
+            let mut rest = *range;
+            while rest.count > 0 {
+                let region = self.region_of(rest.first).expect("a page in a set is allocated");
+                let taken = if region.granules_per_page == 1 {
+                    rest.count.min(region.granules.end().0 - rest.first.0)
+                } else {
+                    1
+                };
+                add(PageRange { first: rest.first, count: taken * region.granules_per_page });
+                rest = PageRange { first: PageId(rest.first.0 + taken), count: rest.count - taken };
+            }
         }
-        let index = page.0 - region.first.0;
-        let nodes = u64::from(self.nodes);
-        let home = match placement {
-            Placement::Block => index / region.count.div_ceil(nodes),
+        spans
+    }
+
+    fn region_of(&self, granule: PageId) -> Option<&Region> {
+        let next = self.regions.partition_point(|region| region.granules.first <= granule);
+        self.regions.get(next.checked_sub(1)?).filter(|region| region.granules.contains(granule))
+    }
+}
+
+impl Region {
+    fn locate(&self, granule: PageId, nodes: u64) -> Located {
+        let index = (granule.0 - self.granules.first.0) / self.granules_per_page;
+        let pages = self.granules.count / self.granules_per_page;
+        let home = match self.placement {
+            Placement::Block => index / pages.div_ceil(nodes),
             Placement::Cyclic => index % nodes,
             Placement::On(node) => u64::from(node.0),
         };
-        Some(NodeId(home as u16))
+        let page = PageId(self.granules.first.0 + index * self.granules_per_page);
+        Located { page, granules: self.granules_per_page, home: NodeId(home as u16) }
     }
 }
 
@@ -55,9 +116,9 @@ mod tests {
     #[test]
     fn placements_follow_their_rule() {
         let mut map = HomeMap::new(3);
-        map.add(PageRange { first: PageId(20), count: 4 }, Placement::On(NodeId(2)));
-        map.add(PageRange { first: PageId(0), count: 7 }, Placement::Block);
-        map.add(PageRange { first: PageId(7), count: 5 }, Placement::Cyclic);
+        map.add(PageRange { first: PageId(20), count: 4 }, 1, Placement::On(NodeId(2)));
+        map.add(PageRange { first: PageId(0), count: 7 }, 1, Placement::Block);
+        map.add(PageRange { first: PageId(7), count: 5 }, 1, Placement::Cyclic);
         assert_eq!(homes(&map, 0, 7), [0, 0, 0, 1, 1, 1, 2]);
         assert_eq!(homes(&map, 7, 5), [0, 1, 2, 0, 1]);
         assert_eq!(homes(&map, 20, 4), [2; 4]);
@@ -68,7 +129,20 @@ mod tests {
     #[test]
     fn fewer_pages_than_nodes_all_have_a_home() {
         let mut map = HomeMap::new(8);
-        map.add(PageRange { first: PageId(0), count: 2 }, Placement::Block);
+        map.add(PageRange { first: PageId(0), count: 2 }, 1, Placement::Block);
         assert_eq!(homes(&map, 0, 2), [0, 1]);
+    }
+
+    #[test]
+    fn a_page_of_several_granules_has_one_home_and_one_name() {
+        let mut map = HomeMap::new(2);
+        map.add(PageRange { first: PageId(8), count: 12 }, 4, Placement::Cyclic);
+        map.add(PageRange { first: PageId(20), count: 3 }, 1, Placement::On(NodeId(1)));
+        assert_eq!(homes(&map, 8, 12), [0, 0, 0, 0, 1, 1, 1, 1, 0, 0, 0, 0]);
+        assert_eq!(map.locate(PageId(15)), Some(Located { page: PageId(12), granules: 4, home: NodeId(1) }));
+        let pages: PageSet = [8, 16, 20, 22].into_iter().map(PageId).collect();
+        let spans =
+            [(8, 4), (16, 5), (22, 1)].map(|(first, count)| PageRange { first: PageId(first), count });
+        assert_eq!(map.spans(&pages), spans);
     }
 }

@@ -5,7 +5,7 @@
 //! the **latest** says anything. The log therefore moves a page from its writer's older interval to the newer one
 //! and forgets intervals that become empty. It never holds more than one entry for each pair of writer and
 //! page, however many locks change hands between two barriers; a barrier, after which everybody has seen
-//! everything, empties it.
+//! everything, empties it (but for intervals that ended while their node waited there).
 
 use std::collections::BTreeMap;
 
@@ -84,12 +84,17 @@ impl IntervalLog {
             .collect()
     }
 
-    /// Forgets everything: everybody has seen it.
-    pub fn clear(&mut self) {
-        self.writers.iter_mut().for_each(|writer| {
-            writer.intervals.clear();
-            writer.latest.clear();
-        });
+    /// Forgets what everybody has seen: all intervals up to `timestamp`.
+    pub fn forget_through(&mut self, timestamp: &VectorTimestamp) {
+        for (index, writer) in self.writers.iter_mut().enumerate() {
+            let seen = timestamp.get(NodeId(index as u16));
+            writer.intervals = writer.intervals.split_off(&(seen + 1));
+            if writer.intervals.is_empty() {
+                writer.latest.clear();
+            } else {
+                writer.latest.retain(|_, seq| *seq > seen);
+            }
+        }
     }
 
     /// How many pairs of writer and page the log holds.

@@ -15,5 +15,8 @@ pub mod hlrc;
 pub mod home;
 pub mod interval;
 pub mod lock;
+pub mod races;
 
-pub use engine::{Done, Effect, Engine, Misuse, NewContent, Outcome, ProtocolError, Sync, Waiter};
+pub use engine::{
+    Done, Effect, Engine, Misuse, NewContent, Outcome, ProtocolError, Sync, Waiter, WriteTracking,
+};

@@ -100,6 +100,16 @@ impl Locks {
         Locks { me, nodes, local: FxHashMap::default(), managed: FxHashMap::default() }
     }
 
+    /// The locks that threads of this node hold, and which.
+    pub fn held(&self) -> impl Iterator<Item = (LockId, Waiter)> + '_ {
+        self.local.iter().filter_map(|(lock, local)| Some((*lock, local.holder?)))
+    }
+
+    /// The smallest of them.
+    pub fn any_held(&self) -> Option<LockId> {
+        self.held().map(|(lock, _)| lock).min()
+    }
+
     /// Whether `waiter` holds `lock`.
     pub fn is_held_by(&self, lock: LockId, waiter: Waiter) -> bool {
         self.local.get(&lock).is_some_and(|local| local.holder == Some(waiter))

@@ -37,6 +37,17 @@ pub enum FaultSourceChoice {
     Sigsegv,
 }
 
+/// How writes are found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub enum WriteTrackingChoice {
+    /// `Async` where the kernel has it, else `Fault`.
+    Automatic,
+    /// The kernel notes written pages and the runtime scans for them (`UFFD_FEATURE_WP_ASYNC`, `PAGEMAP_SCAN`).
+    Async,
+    /// The first store to a page faults.
+    Fault,
+}
+
 /// Datagram faults that the node's fabric inflicts on itself (`--inject`), for tests.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct InjectedFaults {
@@ -69,10 +80,14 @@ pub struct JobDescription {
     pub protocol: String,
     /// The fabric, as on the command line.
     pub fabric: String,
-    /// The coherence unit.
+    /// The coherence unit of regions that do not choose their own.
     pub page_size: PageSize,
     /// Where faults come from.
     pub fault_source: FaultSourceChoice,
+    /// How writes are found.
+    pub write_tracking: WriteTrackingChoice,
+    /// Whether to look for data races between nodes.
+    pub races: bool,
     /// Faults to inflict, if any.
     pub inject: Option<InjectedFaults>,
 }
@@ -101,11 +116,84 @@ pub enum ToLauncher {
         /// The account.
         statistics_json: String,
     },
+    /// All threads of the node wait for others, and have done so for a while. Sent again each second while it lasts.
+    Waiting(WaitReport),
+    /// Two nodes have written the same bytes without synchronisation.
+    Race(RaceReport),
+    /// A sentence for the user; the node goes on.
+    Remark {
+        /// What the user should know.
+        sentence: String,
+    },
     /// The node cannot go on: one sentence for the user. It exits with status 125 next.
     Fatal {
         /// What was expected, what came, what to do.
         sentence: String,
     },
+}
+
+/// A place in the program's code, as far as the node itself knows it.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct CodeSite {
+    /// The path of the executable or library.
+    pub module: String,
+    /// The address as the module's own symbols and debug information count: the address in memory minus the load bias.
+    pub offset: u64,
+}
+
+/// That and for what the threads of a node wait.
+///
+/// When every node of a job reports twice in a row that nothing has changed, and no message is on its way
+/// between them (all that were sent have been received), nobody will ever wake anybody.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct WaitReport {
+    /// How many waits have begun or ended on this node: two equal numbers mean that nothing has happened in between.
+    pub generation: u64,
+    /// Messages that the node has sent to other nodes since it joined.
+    pub messages_sent: u64,
+    /// Messages from other nodes that it has handled.
+    pub messages_received: u64,
+    /// Its threads.
+    pub threads: Vec<ThreadWait>,
+    /// Locks held by threads of this node: lock and thread number.
+    pub locks_held: Vec<(u32, u32)>,
+}
+
+/// One waiting thread.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ThreadWait {
+    /// Its number in the node, by order of first use of the runtime.
+    pub thread: u32,
+    /// The call it waits in, as the program would write it: `hiroba_lock(3)`.
+    pub call: String,
+    /// The lock it waits for, if it is one.
+    pub lock: Option<u32>,
+    /// Where the program called.
+    pub site: Option<CodeSite>,
+}
+
+/// Writes of two nodes to the same bytes in intervals of which neither happened before the other.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RaceReport {
+    /// The first of the bytes.
+    pub address: u64,
+    /// How many bytes in a row both wrote.
+    pub bytes: u64,
+    /// The allocation that holds them, in words.
+    pub allocation: String,
+    /// The writers.
+    pub writers: [RaceWriter; 2],
+}
+
+/// One of the writers.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RaceWriter {
+    /// The node.
+    pub node: NodeId,
+    /// The first store of the interval to the page that holds the bytes, where the processor said.
+    pub first_store: Option<CodeSite>,
+    /// The call that ended the interval.
+    pub interval_end: Option<CodeSite>,
 }
 
 /// Encodes a control message.

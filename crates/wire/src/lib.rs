@@ -11,5 +11,5 @@ mod message;
 pub use error::WireError;
 pub use message::{
     AtomicOperation, AtomicOutcome, Collective, IntervalNotice, Knowledge, Limits, Message, PageContent,
-    PageDiff, Placement, Ticket,
+    PageDiff, Placement, Ticket, WrittenPage,
 };

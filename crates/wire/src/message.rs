@@ -1,19 +1,22 @@
 //! What nodes say to each other.
 
-use hiroba_base::{CondId, IntervalSeq, LockId, NodeId, PageId, PageSet, VectorTimestamp, VersionVector};
+use hiroba_base::{
+    CondId, IntervalSeq, LockId, NodeId, PageId, PageSet, PageSize, VectorTimestamp, VersionVector,
+};
 use serde::{Deserialize, Serialize};
 
 use crate::WireError;
+use crate::control::CodeSite;
 
 /// What bounds every field that a message carries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
     /// Nodes of the job.
     pub nodes: u16,
-    /// Pages of the shared region.
-    pub region_pages: u64,
-    /// Bytes of a page.
-    pub page_bytes: u32,
+    /// Granules of the shared region.
+    pub region_granules: u64,
+    /// Bytes of a granule, in which pages are counted.
+    pub granule_bytes: u32,
 }
 
 /// Write notices of one interval: "these pages changed in interval `seq` of `node`".
@@ -34,6 +37,11 @@ pub struct Knowledge {
     pub timestamp: VectorTimestamp,
     /// Notices of intervals that the acquirer has not seen.
     pub notices: Vec<IntervalNotice>,
+    /// How many collectives the releaser has completed.
+    pub epoch: u64,
+    /// Some of it is later than the arrival of a node (the releaser or another) at the present collective: threads may
+    /// synchronise while another thread of their node waits there.
+    pub beyond_arrival: bool,
 }
 
 /// The changes that an interval made to one page.
@@ -43,6 +51,17 @@ pub struct PageDiff<'a> {
     pub page: PageId,
     /// Encoded runs (`hiroba_protocol::diff`); empty when only the version advances.
     pub runs: &'a [u8],
+}
+
+/// Which bytes of a page an interval changed.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct WrittenPage {
+    /// The page.
+    pub page: PageId,
+    /// The changed bytes, ascending and disjoint.
+    pub ranges: Vec<core::ops::Range<u32>>,
+    /// The interval's first store to the page.
+    pub first_store: Option<CodeSite>,
 }
 
 /// The contents of a page.
@@ -78,7 +97,13 @@ pub enum Collective {
         bytes: u64,
         /// Its homes.
         placement: Placement,
+        /// Its coherence unit.
+        page_size: PageSize,
     },
+    /// Begin to run a function on all threads of all nodes (`hiroba_run`).
+    BeginRun,
+    /// All threads have returned from it.
+    EndRun,
     /// Run the worker whose code lies at this distance from the program's load address (`tsm_create_procs`).
     RunWorker {
         /// The distance in bytes.
@@ -263,6 +288,19 @@ pub enum Message<'a> {
         /// What was found and left.
         outcome: AtomicOutcome,
     },
+    /// To a home, while data races are looked for: what an interval of the sender changed there.
+    WrittenPages {
+        /// The interval.
+        seq: IntervalSeq,
+        /// What the sender had seen at its end.
+        timestamp: VectorTimestamp,
+        /// How many collectives the sender had completed.
+        epoch: u64,
+        /// The call that ended the interval.
+        interval_end: Option<CodeSite>,
+        /// The pages.
+        pages: Vec<WrittenPage>,
+    },
     /// What the sender has written and seen: it precedes `Free`, so that whoever gets the block next builds on it.
     Publish {
         /// The sender's knowledge.
@@ -352,6 +390,11 @@ impl<'a> Message<'a> {
                 limits.timestamp(timestamp)
             }
             Message::LockTryOutcome { requester, .. } => limits.node(*requester),
+            Message::WrittenPages { seq, timestamp, pages, .. } => {
+                limits.seq(*seq)?;
+                limits.timestamp(timestamp)?;
+                pages.iter().try_for_each(|written| limits.page(written.page))
+            }
             Message::LockGrant { knowledge, .. } | Message::Publish { knowledge } => {
                 limits.knowledge(knowledge)
             }
@@ -390,16 +433,16 @@ impl Limits {
     }
 
     fn page(&self, page: PageId) -> Result<(), WireError> {
-        Self::within("page", "a page of the shared region", page.0, page.0 < self.region_pages)
+        Self::within("page", "a page of the shared region", page.0, page.0 < self.region_granules)
     }
 
     fn page_length(&self, bytes: usize) -> Result<(), WireError> {
-        let good = bytes == self.page_bytes as usize;
-        Self::within("page content", "one page of bytes", bytes as u64, good)
+        let good = bytes <= PageSize::MIB_2.bytes() && bytes.is_multiple_of(self.granule_bytes as usize);
+        Self::within("page content", "whole granules, at most the largest page", bytes as u64, good)
     }
 
     fn word(&self, offset: u32) -> Result<(), WireError> {
-        let good = offset.is_multiple_of(8) && offset < self.page_bytes;
+        let good = offset.is_multiple_of(8) && (offset as usize) < PageSize::MIB_2.bytes();
         Self::within("offset of an atomic word", "a multiple of 8 within the page", u64::from(offset), good)
     }
 
@@ -429,7 +472,7 @@ impl Limits {
             self.node(notice.node)?;
             self.seq(notice.seq)?;
             let ranges = notice.pages.ranges().len() as u64;
-            let good = notice.pages.is_well_formed(self.region_pages);
+            let good = notice.pages.is_well_formed(self.region_granules);
             Self::within("page ranges of a write notice", "ascending, within the region", ranges, good)?;
         }
         Ok(())
@@ -442,7 +485,7 @@ mod tests {
 
     use super::*;
 
-    const LIMITS: Limits = Limits { nodes: 4, region_pages: 100, page_bytes: 4096 };
+    const LIMITS: Limits = Limits { nodes: 4, region_granules: 100, granule_bytes: 4096 };
 
     fn samples() -> Vec<Message<'static>> {
         let mut version = VersionVector::new();
@@ -452,6 +495,8 @@ mod tests {
         let knowledge = Knowledge {
             timestamp: timestamp.clone(),
             notices: vec![IntervalNotice { node: NodeId(1), seq: 2, pages }],
+            epoch: 3,
+            beyond_arrival: true,
         };
         vec![
             Message::PageRequest { page: PageId(99), needed: version.clone() },

@@ -5,7 +5,8 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use crate::failure::{Failure, system_words};
 
-/// Descriptors that a node opens beside those of the program: memory files, userfaultfd, sockets, epoll.
+/// Descriptors that a node opens beside those of the program, and one a thread to wake it: memory files, userfaultfd,
+/// sockets, epoll.
 const NODE_DESCRIPTORS: u64 = 16;
 /// What a node inherits: three standard streams, its socket and its control channel.
 const INHERITED_DESCRIPTORS: u64 = 5;
@@ -29,10 +30,10 @@ pub struct NodeLimit {
 ///
 /// The raised limit is the launcher's alone: programs that close every possible descriptor at start, or
 /// use `select`, do not expect a million.
-pub fn prepare_descriptors(nodes: u16, label: bool) -> Result<NodeLimit, Failure> {
+pub fn prepare_descriptors(nodes: u16, threads_per_node: u16, label: bool) -> Result<NodeLimit, Failure> {
     let given = getrlimit(Resource::Nofile);
     let open = std::fs::read_dir("/proc/self/fd").map_or(3, |entries| entries.count() as u64);
-    let need = needed(nodes, label, open);
+    let need = needed(nodes, threads_per_node, label, open);
     let hard = given.maximum.unwrap_or(u64::MAX);
     let soft = given.current.unwrap_or(u64::MAX);
     if need.launcher.max(need.node) > hard {
@@ -51,11 +52,11 @@ struct Need {
     node: u64,
 }
 
-fn needed(nodes: u16, label: bool, open: u64) -> Need {
+fn needed(nodes: u16, threads_per_node: u16, label: bool, open: u64) -> Need {
     let per_node = LAUNCHER_DESCRIPTORS_PER_NODE + if label { LABEL_DESCRIPTORS_PER_NODE } else { 0 };
     Need {
         launcher: open + LAUNCHER_DESCRIPTORS + per_node * u64::from(nodes),
-        node: INHERITED_DESCRIPTORS + NODE_DESCRIPTORS,
+        node: INHERITED_DESCRIPTORS + NODE_DESCRIPTORS + u64::from(threads_per_node),
     }
 }
 
@@ -97,17 +98,18 @@ mod tests {
 
     #[test]
     fn need_grows_with_nodes_and_labels() {
-        let few = needed(4, false, 5);
-        let many = needed(4096, false, 5);
-        let labelled = needed(4096, true, 5);
+        let few = needed(4, 1, false, 5);
+        let many = needed(4096, 1, false, 5);
+        let labelled = needed(4096, 1, true, 5);
         assert_eq!(few.node, many.node);
+        assert_eq!(needed(4, 64, false, 5).node, few.node + 63);
         assert_eq!(many.launcher - few.launcher, 4092 * LAUNCHER_DESCRIPTORS_PER_NODE);
         assert_eq!(labelled.launcher - many.launcher, 4096 * LABEL_DESCRIPTORS_PER_NODE);
     }
 
     #[test]
     fn the_sentence_names_the_numbers() {
-        let failure = too_few(100, &needed(100, false, 3), 64);
+        let failure = too_few(100, &needed(100, 1, false, 3), 64);
         assert_eq!(failure.status, 125);
         assert!(failure.sentence.contains("limit is 64") && failure.sentence.contains("ulimit -n"));
     }

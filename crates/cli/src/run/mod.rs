@@ -1,36 +1,43 @@
 //! `hiroba run`: checks, starts the nodes, watches them, tells how it went.
 
+mod debug;
 mod guardian;
 mod limits;
 mod output;
+mod preload;
+mod races;
 mod resolve;
 pub mod signals;
 mod spawn;
 mod status;
 mod supervise;
+mod waiting;
 
 use std::fs::{File, OpenOptions};
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use hiroba_trace::{RunStatistics, Totals};
+use hiroba_wire::control::FaultSourceChoice;
 
 use crate::arguments::RunOptions;
 use crate::failure::{Failure, say, system_words};
 use crate::statistics_table;
+use debug::Debugger;
 use guardian::Front;
 use limits::NodeLimit;
-use supervise::{Outcome, Stop, Supervisor};
+use supervise::{Outcome, Stop, Supervisor, Watched};
 
 /// Runs the program and returns the job's exit status.
 pub fn run(options: &RunOptions) -> Result<u8, Failure> {
     let path = resolve::resolve(&options.program)?;
+    let debugger = Debugger::find(options)?;
     limits::check_working_directory()?;
     limits::check_memory_files()?;
-    let limit = limits::prepare_descriptors(options.nodes, options.label)?;
-    hiroba_node::preflight(options.nodes, options.page_size, options.fault_source)
-        .map_err(|error| Failure::new(error.to_string()))?;
-    guardian::run_guarded(|front| match supervise(options, &path, limit, front) {
+    let limit = limits::prepare_descriptors(options.nodes, options.threads_per_node, options.label)?;
+    let fault_source = check_nodes_needs(options, debugger.is_some())?;
+    let options = &RunOptions { fault_source, ..options.clone() };
+    guardian::run_guarded(|front| match supervise(options, &path, debugger.as_ref(), limit, front) {
         Ok(status) => status,
         Err(failure) => {
             say(&failure.sentence);
@@ -39,9 +46,31 @@ pub fn run(options: &RunOptions) -> Result<u8, Failure> {
     })
 }
 
-fn supervise(options: &RunOptions, path: &Path, limit: NodeLimit, front: Front) -> Result<u8, Failure> {
+/// Tries what the nodes will need, and tells the fault source that they shall use.
+///
+/// A debugger must know which signal stands for a fault, so its job does not choose for itself.
+fn check_nodes_needs(options: &RunOptions, debugging: bool) -> Result<FaultSourceChoice, Failure> {
+    let attempt = |choice| hiroba_node::preflight(options.nodes, choice, options.write_tracking);
+    attempt(options.fault_source).map_err(|error| Failure::new(error.to_string()))?;
+    if !debugging || options.fault_source != FaultSourceChoice::Automatic {
+        return Ok(options.fault_source);
+    }
+    let choices = [FaultSourceChoice::Event, FaultSourceChoice::Sigbus, FaultSourceChoice::Sigsegv];
+    let usable = choices.into_iter().find(|choice| attempt(*choice).is_ok());
+    Ok(usable.unwrap_or(FaultSourceChoice::Automatic))
+}
+
+fn supervise(
+    options: &RunOptions,
+    path: &Path,
+    debugger: Option<&Debugger>,
+    limit: NodeLimit,
+    front: Front,
+) -> Result<u8, Failure> {
     let file = options.statistics_json.as_deref().map(StatisticsFile::open).transpose()?;
-    let started = spawn::spawn(options, path, limit, &front.inherited).map(|job| Supervisor::new(front, job));
+    let watched = Watched { races: options.races, debugging: debugger.is_some() };
+    let started = spawn::spawn(options, path, debugger, limit, &front.inherited)
+        .map(|job| Supervisor::new(front, job, watched));
     let stopped = match started {
         Ok(Ok((supervisor, gate))) => match supervisor.run(gate) {
             Ok(outcome) => return Ok(conclude(options, &outcome, file)),

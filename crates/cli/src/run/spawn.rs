@@ -17,8 +17,10 @@ use rustix::net::{AddressFamily, SendFlags, SocketFlags, SocketType};
 use rustix::pipe::{PipeFlags, pipe_with};
 use rustix::process::{Pid, Resource, Rlimit, Signal, getpid, getppid, setrlimit};
 
+use super::debug::Debugger;
 use super::guardian;
 use super::limits::NodeLimit;
+use super::preload::{self, PRELOAD_VARIABLE};
 use super::signals::{self, Inherited};
 use crate::arguments::RunOptions;
 use crate::failure::{Failure, STATUS_HIROBA, system_words};
@@ -92,6 +94,7 @@ fn no_descriptor(error: &io::Error) -> Failure {
 pub fn spawn(
     options: &RunOptions,
     path: &Path,
+    debugger: Option<&Debugger>,
     limit: NodeLimit,
     inherited: &Inherited,
 ) -> Result<Job, Failure> {
@@ -110,7 +113,8 @@ pub fn spawn(
         gate_in: gate_in.as_fd(),
         reports: reports_out.as_fd(),
         null: null.as_fd(),
-        program: Program::new(options, path),
+        debugger: debugger.map(|debugger| debugger.node),
+        program: Program::new(options, path, debugger),
     };
     // The gate must not open before those who wait there are dead: no program starts in a job that cannot.
     let nodes = fork_all(&common, sockets).inspect_err(|_| guardian::kill_descendants())?;
@@ -173,6 +177,8 @@ fn describe_job(options: &RunOptions, sockets: &[UdpSocket]) -> Result<JobDescri
         fabric: options.fabric.clone(),
         page_size: options.page_size,
         fault_source: options.fault_source,
+        write_tracking: options.write_tracking,
+        races: options.races,
         inject: options.inject,
     })
 }
@@ -220,9 +226,25 @@ fn label_pipes() -> Result<LabelPipes, Failure> {
 
 /// What `execve` takes, but for what differs from node to node.
 struct Program {
+    command: CommandLine,
+    environment: Vec<CString>,
+    preload: Option<CString>,
+    /// The node under the debugger, what is executed for it, and whether that sees to preloading itself.
+    debugged: Option<(NodeId, CommandLine, bool)>,
+}
+
+struct CommandLine {
     path: CString,
     arguments: Vec<CString>,
-    environment: Vec<CString>,
+}
+
+impl CommandLine {
+    fn new<'a>(path: &Path, arguments: impl Iterator<Item = &'a OsString>) -> CommandLine {
+        CommandLine {
+            path: c_string(path.as_os_str()),
+            arguments: arguments.map(|argument| c_string(argument)).collect(),
+        }
+    }
 }
 
 /// Arguments and environment come from the kernel or the command line, where no NUL can be.
@@ -231,20 +253,33 @@ fn c_string(text: &OsStr) -> CString {
 }
 
 impl Program {
-    fn new(options: &RunOptions, path: &Path) -> Program {
-        let arguments = std::iter::once(&options.program).chain(&options.arguments);
-        let is_ours =
-            |name: &OsStr| name == CONTROL_FD_VARIABLE || name == NODE_VARIABLE || name == NODES_VARIABLE;
+    fn new(options: &RunOptions, path: &Path, debugger: Option<&Debugger>) -> Program {
+        let is_ours = |name: &OsStr| {
+            [CONTROL_FD_VARIABLE, NODE_VARIABLE, NODES_VARIABLE, PRELOAD_VARIABLE]
+                .iter()
+                .any(|ours| name == *ours)
+        };
+        let given = |name: &str| {
+            let set = options.variables.iter().rev().find(|(variable, _)| variable == name);
+            set.map(|(_, value)| value.clone()).or_else(|| std::env::var_os(name))
+        };
+        let preload = preload::value(path, given(PRELOAD_VARIABLE).as_deref());
         let replaced = |name: &OsStr| options.variables.iter().any(|(variable, _)| variable == name);
         let kept = std::env::vars_os().filter(|(name, _)| !replaced(name));
         let environment = kept
             .chain(options.variables.iter().cloned())
             .filter(|(name, _)| !is_ours(name))
             .map(|(name, value)| variable(name, &value));
+        let debugged = debugger.map(|debugger| {
+            let command =
+                debugger.command(path, &options.arguments, options.fault_source, preload.as_deref());
+            (debugger.node, CommandLine::new(debugger.path(), command.iter()), debugger.preloads())
+        });
         Program {
-            path: c_string(path.as_os_str()),
-            arguments: arguments.map(|argument| c_string(argument)).collect(),
+            command: CommandLine::new(path, std::iter::once(&options.program).chain(&options.arguments)),
             environment: environment.collect(),
+            preload: preload.map(|value| variable(OsString::from(PRELOAD_VARIABLE), &value)),
+            debugged,
         }
     }
 
@@ -254,7 +289,17 @@ impl Program {
             variable(OsString::from(NODE_VARIABLE), OsStr::new(&node.to_string())),
             variable(OsString::from(NODES_VARIABLE), OsStr::new(&nodes.to_string())),
         ];
-        self.environment.iter().cloned().chain(ours).collect()
+        let elsewhere =
+            self.debugged.as_ref().is_some_and(|(debugged, _, preloads)| *debugged == node && *preloads);
+        let preload = self.preload.clone().filter(|_| !elsewhere);
+        self.environment.iter().cloned().chain(ours).chain(preload).collect()
+    }
+
+    fn command(&self, node: NodeId) -> &CommandLine {
+        match &self.debugged {
+            Some((debugged, command, _)) if *debugged == node => command,
+            _ => &self.command,
+        }
     }
 }
 
@@ -274,6 +319,8 @@ struct Common<'a> {
     gate_in: BorrowedFd<'a>,
     reports: BorrowedFd<'a>,
     null: BorrowedFd<'a>,
+    /// The node under the debugger.
+    debugger: Option<NodeId>,
     program: Program,
 }
 
@@ -314,8 +361,12 @@ impl Child<'_> {
             Resource::Nofile,
             Rlimit { current: self.common.limit.soft, maximum: self.common.limit.hard },
         )?;
-        if self.node != NodeId::ZERO {
+        if self.node != self.common.debugger.unwrap_or(NodeId::ZERO) {
             rustix::stdio::dup2_stdin(self.common.null)?;
+        }
+        if self.common.debugger.is_some_and(|debugged| debugged != self.node) {
+            // The terminal's Ctrl-C is for the debugger, at whose prompt the launcher's group has the terminal.
+            rustix::process::setpgid(None, None)?;
         }
         if let Some([out, error]) = self.output {
             rustix::stdio::dup2_stdout(out)?;
@@ -333,9 +384,10 @@ impl Child<'_> {
         let pointers = |strings: &[CString]| {
             strings.iter().map(|string| string.as_ptr()).chain([std::ptr::null()]).collect::<Vec<_>>()
         };
-        let (arguments, environment) = (pointers(&self.common.program.arguments), pointers(self.environment));
+        let CommandLine { path, arguments } = self.common.program.command(self.node);
+        let (arguments, environment) = (pointers(arguments), pointers(self.environment));
         // SAFETY: the path and all strings end in NUL, both lists in a null pointer; all outlive the call.
-        unsafe { libc::execve(self.common.program.path.as_ptr(), arguments.as_ptr(), environment.as_ptr()) };
+        unsafe { libc::execve(path.as_ptr(), arguments.as_ptr(), environment.as_ptr()) };
         io::Error::last_os_error()
     }
 }

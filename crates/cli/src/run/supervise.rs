@@ -17,10 +17,13 @@ use rustix::process::{Pid, PidfdFlags, WaitOptions, pidfd_open, wait};
 
 use super::guardian::{self, Front};
 use super::output::{Labeller, Sink};
+use super::races::RaceLog;
 use super::signals::{self, Arrived, SignalDescriptor};
 use super::spawn::{ExecReport, Job};
 use super::status::{End, all_nodes, job_status, name_nodes};
-use crate::failure::{Failure, STATUS_HIROBA, say, system_words};
+use super::waiting::WaitWatch;
+use crate::failure::{Failure, STATUS_HIROBA, say, say_with_details, system_words};
+use crate::symbols::Symboliser;
 
 /// From the end of the job to the death of nodes that have not ended themselves.
 const END_GRACE: Duration = Duration::from_millis(500);
@@ -34,8 +37,19 @@ const SILENT_EXIT_GRACE: Duration = Duration::from_millis(500);
 const EARLY_FAILURE_GRACE: Duration = Duration::from_secs(1);
 /// How long a wrapper may outlive the process that joined the job and died.
 const WRAPPER_GRACE: Duration = Duration::from_millis(500);
+/// Remarks of nodes that are passed on; more are dropped.
+const REMARKS_MAX: usize = 100;
 /// Events taken from the kernel at once.
 const EVENTS_MAX: usize = 256;
+
+/// What a supervisor looks out for beside how nodes end.
+#[derive(Clone, Copy, Debug)]
+pub struct Watched {
+    /// Nodes report data races.
+    pub races: bool,
+    /// A node runs under a debugger.
+    pub debugging: bool,
+}
 
 /// What a job came to.
 #[derive(Debug)]
@@ -155,6 +169,11 @@ pub struct Supervisor {
     /// When to end the job, and what to say then, unless it has ended by itself.
     end_later: Option<(Instant, String, Option<u8>)>,
     accounts: BTreeMap<usize, NodeStatistics>,
+    watched: Watched,
+    waits: WaitWatch,
+    races: RaceLog,
+    symbols: Symboliser,
+    remarks: usize,
     joined: usize,
     alive: usize,
     message: Vec<u8>,
@@ -162,7 +181,7 @@ pub struct Supervisor {
 
 impl Supervisor {
     /// Takes over the nodes that wait at the gate.
-    pub fn new(front: Front, job: Job) -> Result<(Supervisor, OwnedFd), Stop> {
+    pub fn new(front: Front, job: Job, watched: Watched) -> Result<(Supervisor, OwnedFd), Stop> {
         let mut supervisor = Supervisor {
             front,
             arrivals: SignalDescriptor::open()?,
@@ -177,6 +196,11 @@ impl Supervisor {
             forced_status: None,
             end_later: None,
             accounts: BTreeMap::new(),
+            watched,
+            waits: WaitWatch::new(job.nodes.len()),
+            races: RaceLog::default(),
+            symbols: Symboliser::default(),
+            remarks: 0,
             joined: 0,
             message: vec![0; CONTROL_MESSAGE_BYTES_MAX],
         };
@@ -225,6 +249,9 @@ impl Supervisor {
         }
         self.labeller.write();
         self.report_end();
+        if self.watched.races && self.joined > 0 {
+            say(&self.races.summary());
+        }
         let counted = |node: &Node| node.end.filter(|_| !node.ended_by_launcher);
         let status = self.forced_status.unwrap_or_else(|| job_status(self.nodes.iter().map(counted)));
         let started = self.joined == self.nodes.len();
@@ -330,6 +357,11 @@ impl Supervisor {
         // sent to the launcher by name is meant.
         let ignored = self.front.inherited.ignores(arrived.signal);
         if ignored && (arrived.from_terminal || arrived.signal == libc::SIGHUP) {
+            return;
+        }
+        // At a debugger's prompt the keyboard is the debugger's, although this process gets its signals, too.
+        let keyboard = matches!(arrived.signal, libc::SIGINT | libc::SIGQUIT);
+        if self.watched.debugging && keyboard && arrived.from_terminal {
             return;
         }
         let now = Instant::now();
@@ -447,6 +479,11 @@ impl Supervisor {
             return;
         }
         say(why);
+        self.end_quietly(forced_status);
+    }
+
+    /// The same when the reason has been said.
+    fn end_quietly(&mut self, forced_status: Option<u8>) {
         self.end_later = None;
         self.forced_status = forced_status;
         let now = Instant::now();
@@ -527,7 +564,7 @@ impl Supervisor {
             let flags = RecvFlags::DONTWAIT | RecvFlags::CMSG_CLOEXEC;
             let received = match rustix::net::recvmsg(control, &mut slices, &mut ancillary, flags) {
                 Ok(received) => received,
-                Err(rustix::io::Errno::AGAIN) => return,
+                Err(rustix::io::Errno::AGAIN) => return self.waits.drained(number),
                 Err(rustix::io::Errno::INTR) => continue,
                 // The other side is gone (perhaps with messages of ours unread); its process's end says the rest.
                 Err(_) => {
@@ -579,10 +616,42 @@ impl Supervisor {
                     self.tell_all(&ToNode::Close);
                 }
             }
+            ToLauncher::Waiting(report) => {
+                if self.waits.report(number, report) {
+                    self.handle_endless_wait();
+                }
+            }
+            ToLauncher::Race(report) => {
+                if let Some(told) = self.races.note(&report, &self.symbols)
+                    && let Some((head, details)) = told.split_first()
+                {
+                    say_with_details(head, details);
+                }
+            }
+            ToLauncher::Remark { sentence } => {
+                self.remarks += 1;
+                if self.remarks <= REMARKS_MAX {
+                    say(&format!("node {number}: {sentence}"));
+                }
+            }
             ToLauncher::Fatal { sentence } => {
                 self.end_job(&format!("node {number}: {sentence}"), Some(STATUS_HIROBA));
             }
         }
+    }
+
+    /// Every thread of every node waits for another.
+    fn handle_endless_wait(&mut self) {
+        // Whoever waits for a node that is gone has been told so, or is about to be.
+        let whole = self.nodes.iter().all(|node| node.phase == Phase::Joined && node.end.is_none());
+        if !whole || self.ending.is_some() || self.end_later.is_some() {
+            return;
+        }
+        let nodes = self.nodes.len();
+        let of = if nodes == 1 { String::new() } else { format!(" of {}", all_nodes(nodes)) };
+        let why = format!("nobody can go on: every thread{of} waits for another; ending the job");
+        say_with_details(&why, &self.waits.describe(&self.symbols));
+        self.end_quietly(Some(STATUS_HIROBA));
     }
 
     fn handle_join(&mut self, number: usize, sender: Option<Pid>, version: &str) {

@@ -8,11 +8,11 @@ use std::{
     sync::Arc,
 };
 
-use hiroba_base::{Access, PageRange};
+use hiroba_base::{Access, PageRange, PageSet};
 use rustix::io::Errno;
 
 use super::{
-    FAULTS_PER_READ_MAX, Fault, FaultEvents, FaultKind, FaultSource, FaultSourceKind,
+    FAULTS_PER_READ_MAX, Fault, FaultEvents, FaultKind, FaultSource, FaultSourceKind, WriteTracking,
     userfaultfd::{Delivery, Supervised},
 };
 use crate::{MemoryError, SharedMemory};
@@ -29,8 +29,11 @@ pub(super) struct EventSource {
 }
 
 impl EventSource {
-    pub(super) fn open(memory: Arc<SharedMemory>) -> Result<EventSource, MemoryError> {
-        Ok(EventSource { supervised: Supervised::open(memory, Delivery::Messages)? })
+    pub(super) fn open(
+        memory: Arc<SharedMemory>,
+        tracking: WriteTracking,
+    ) -> Result<EventSource, MemoryError> {
+        Ok(EventSource { supervised: Supervised::open(memory, Delivery::Messages, tracking)? })
     }
 
     fn decode(&self, message: &[u8]) -> Option<Fault> {
@@ -41,13 +44,14 @@ impl EventSource {
         if message[0] != UFFD_EVENT_PAGEFAULT {
             return None;
         }
-        let (flags, address) = (word(8), word(16) as usize);
+        let (flags, address, thread) = (word(8), word(16) as usize, word(24) as u32);
         let page = self.supervised.memory().allocated_page_of(address)?;
         if flags & UFFD_PAGEFAULT_FLAG_WP == 0 {
             self.supervised.forget(page);
         }
         let wrote = flags & (UFFD_PAGEFAULT_FLAG_WRITE | UFFD_PAGEFAULT_FLAG_WP) != 0;
-        Some(Fault { page, address, kind: if wrote { FaultKind::Write } else { FaultKind::Read } })
+        let kind = if wrote { FaultKind::Write } else { FaultKind::Read };
+        Some(Fault { page, address, kind, program_counter: None, thread: Some(thread) })
     }
 }
 
@@ -56,12 +60,28 @@ impl FaultSource for EventSource {
         FaultSourceKind::Event
     }
 
+    fn tracking(&self) -> WriteTracking {
+        self.supervised.tracking()
+    }
+
     fn register(&self, pages: PageRange) -> Result<(), MemoryError> {
         self.supervised.register(pages)
     }
 
     fn protect(&self, pages: PageRange, access: Access) -> Result<(), MemoryError> {
         self.supervised.protect(pages, access)
+    }
+
+    fn watch(&self, pages: PageRange) -> Result<(), MemoryError> {
+        self.supervised.watch(pages)
+    }
+
+    fn unwatch(&self, pages: PageRange) -> Result<(), MemoryError> {
+        self.supervised.unwatch(pages)
+    }
+
+    fn collect_written(&self, out: &mut PageSet) -> Result<(), MemoryError> {
+        self.supervised.collect_written(out)
     }
 
     fn events(&self) -> Option<&dyn FaultEvents> {

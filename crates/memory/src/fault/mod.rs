@@ -6,10 +6,14 @@
 //! | sigbus | SIGBUS | the faulting thread | fail with `EFAULT` | userfaultfd in user mode, Linux 6.4 |
 //! | sigsegv | SIGSEGV | the faulting thread | fail with `EFAULT` | nothing |
 //!
+//! Writes are found in one of two ways ([`WriteTracking`]): the first store to a page with access `Read` faults, or, with the
+//! two sources over userfaultfd on Linux 6.7, stores run free and the kernel notes them ([`FaultSource::watch`]).
+//!
 //! All three keep the same contract ([`FaultSource`]), and one suite (`tests/conformance.rs`) holds them to it. To add
 //! one, implement the trait, name it in [`FaultSourceKind`], give [`open`] an arm and the suite a line.
 
 mod event;
+mod pagemap;
 mod sigbus;
 mod signal;
 mod sigsegv;
@@ -19,9 +23,12 @@ mod userfaultfd;
 use core::fmt;
 use std::{os::fd::BorrowedFd, sync::Arc};
 
-use hiroba_base::{Access, PageId, PageRange};
+use hiroba_base::{Access, PageId, PageRange, PageSet};
 
-pub use stack::{ALTERNATE_STACK_BYTES, install_alternate_stack};
+pub use signal::{
+    believed_blocked, exchange_program_action, fault_signals, set_believed_blocked, set_last_words,
+};
+pub use stack::{ALTERNATE_STACK_BYTES, exchange_program_stack, install_alternate_stack};
 
 use crate::{MemoryError, SharedMemory};
 
@@ -52,6 +59,30 @@ impl fmt::Display for FaultSourceKind {
     }
 }
 
+/// How writes of the program are found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum WriteTracking {
+    /// The kernel notes which watched granules are written ([`FaultSource::watch`]), and no store faults on them. There is no
+    /// access `Read` then.
+    Async,
+    /// Stores to pages with access `Read` fault.
+    Fault,
+}
+
+impl WriteTracking {
+    /// Both, in the order in which [`open_best`] tries them.
+    pub const ALL: [WriteTracking; 2] = [WriteTracking::Async, WriteTracking::Fault];
+}
+
+impl fmt::Display for WriteTracking {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            WriteTracking::Async => "async",
+            WriteTracking::Fault => "fault",
+        })
+    }
+}
+
 /// What the program tried.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum FaultKind {
@@ -67,12 +98,23 @@ pub enum FaultKind {
 /// that is over by now, and whoever handles it then only asks for the page's access again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Fault {
-    /// The page.
+    /// The granule that was touched; its page may be longer.
     pub page: PageId,
     /// The address touched, to the byte.
     pub address: usize,
     /// What was tried.
     pub kind: FaultKind,
+    /// The instruction that touched it, from the sources that raise faults in the faulting thread.
+    pub program_counter: Option<usize>,
+    /// The kernel's id of the thread that waits, from the source that reports faults to another.
+    pub thread: Option<u32>,
+}
+
+impl signal::RawFault {
+    fn at(&self, page: PageId) -> Fault {
+        let signal::RawFault { address, kind, program_counter, .. } = *self;
+        Fault { page, address, kind, program_counter, thread: None }
+    }
 }
 
 /// What became of a fault.
@@ -106,6 +148,9 @@ pub trait FaultSource: Send + Sync {
     /// Which one it is.
     fn kind(&self) -> FaultSourceKind;
 
+    /// How it finds writes.
+    fn tracking(&self) -> WriteTracking;
+
     /// Takes charge of allocated pages; their access is `None`.
     ///
     /// # Errors
@@ -113,12 +158,43 @@ pub trait FaultSource: Send + Sync {
     fn register(&self, pages: PageRange) -> Result<(), MemoryError>;
 
     /// Sets the access of pages, whatever it was, and lets those who wait on them go on if it is `Read` or `Write`.
-    /// Pages made accessible get a frame. Safe to call in signal context.
+    /// Pages made accessible get a frame, and none of them is watched any more. Safe to call in signal context.
+    ///
+    /// With [`WriteTracking::Async`] asking for `Read` is a mistake of the caller's; the pages are watched instead.
     ///
     /// # Errors
     /// When pages are not allocated or there is no memory for frames; the access of each page is then
     /// either the old or the new.
     fn protect(&self, pages: PageRange, access: Access) -> Result<(), MemoryError>;
+
+    /// Lets loads and stores on pages run free, whatever their access was, notes from now on which of their granules are written,
+    /// and lets those who wait on them go on. Pages get a frame. Safe to call in signal context.
+    ///
+    /// Of granules that are watched already nothing is forgotten. Stores that running threads make *during* the call, to granules
+    /// that were writable before and not watched, may go unnoted: whoever begins to watch such a page takes it for written.
+    ///
+    /// # Errors
+    /// As for [`protect`](Self::protect), and when the source was not opened with [`WriteTracking::Async`].
+    fn watch(&self, pages: PageRange) -> Result<(), MemoryError>;
+
+    /// Reports pages no more. What the program may do with them stays as it is; no system call is made.
+    ///
+    /// # Errors
+    /// When there is no memory for the record.
+    fn unwatch(&self, pages: PageRange) -> Result<(), MemoryError>;
+
+    /// Adds to `out` the watched granules that may have been written since they were first watched or last collected, and begins anew
+    /// for them. Never misses one: a store that was made before the call, or by a thread that [`watch`](Self::watch) let go on, is
+    /// reported by this call or was by an earlier one; a store during the call by this or the next. A granule
+    /// whose entry the kernel dropped may be reported without having been written.
+    ///
+    /// Nothing is watched, and no system call made, without [`WriteTracking::Async`]. May be called while other threads change
+    /// other pages; if two threads collect at once, each written granule is reported to one of them. Safe in signal context as
+    /// far as the allocator is that `out` grows by.
+    ///
+    /// # Errors
+    /// When the kernel cannot scan; what was scanned before that is in `out`.
+    fn collect_written(&self, out: &mut PageSet) -> Result<(), MemoryError>;
 
     /// Where faults are read, for the source that does not raise them in the faulting thread.
     fn events(&self) -> Option<&dyn FaultEvents>;
@@ -140,18 +216,20 @@ pub trait FaultEvents {
 /// The most faults that one [`FaultEvents::read`] appends.
 pub const FAULTS_PER_READ_MAX: usize = 64;
 
-/// Why a better fault source was passed over.
+/// Why a better fault source, or the same with better write tracking, was passed over.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Refusal {
     /// The source.
     pub kind: FaultSourceKind,
+    /// How it was to find writes.
+    pub tracking: WriteTracking,
     /// Why it cannot be had.
     pub reason: MemoryError,
 }
 
 impl fmt::Display for Refusal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "no {} fault source: {}", self.kind, self.reason)
+        write!(f, "no {} fault source with {} write tracking: {}", self.kind, self.tracking, self.reason)
     }
 }
 
@@ -163,31 +241,36 @@ impl fmt::Display for Refusal {
 /// When the kernel or the user's privileges do not allow it.
 pub fn open(
     kind: FaultSourceKind,
+    tracking: WriteTracking,
     memory: Arc<SharedMemory>,
     handler: Arc<dyn FaultHandler>,
 ) -> Result<Arc<dyn FaultSource>, MemoryError> {
     Ok(match kind {
-        FaultSourceKind::Event => Arc::new(event::EventSource::open(memory)?),
-        FaultSourceKind::Sigbus => Arc::new(sigbus::SigbusSource::open(memory, handler)?),
-        FaultSourceKind::Sigsegv => Arc::new(sigsegv::SigsegvSource::open(memory, handler)?),
+        FaultSourceKind::Event => Arc::new(event::EventSource::open(memory, tracking)?),
+        FaultSourceKind::Sigbus => Arc::new(sigbus::SigbusSource::open(memory, tracking, handler)?),
+        FaultSourceKind::Sigsegv => Arc::new(sigsegv::SigsegvSource::open(memory, tracking, handler)?),
     })
 }
 
-/// Opens the best source that this kernel and user may have, and says why better ones were refused.
+/// Opens the best source that this kernel and user may have, and says why better ones were refused: of the given kind, or
+/// in the order of [`FaultSourceKind::ALL`]; with the given tracking, or each in the order of [`WriteTracking::ALL`].
 ///
 /// # Errors
-/// When not even the last can be opened.
+/// When not even the last can be opened: its reason.
 pub fn open_best(
+    kind: Option<FaultSourceKind>,
+    tracking: Option<WriteTracking>,
     memory: &Arc<SharedMemory>,
     handler: &Arc<dyn FaultHandler>,
 ) -> Result<(Arc<dyn FaultSource>, Vec<Refusal>), MemoryError> {
-    let mut refusals = Vec::new();
-    for kind in FaultSourceKind::ALL {
-        match open(kind, memory.clone(), handler.clone()) {
-            Ok(source) => return Ok((source, refusals)),
-            Err(reason) if kind == FaultSourceKind::Sigsegv => return Err(reason),
-            Err(reason) => refusals.push(Refusal { kind, reason }),
+    let mut refusals: Vec<Refusal> = Vec::new();
+    for source in FaultSourceKind::ALL.into_iter().filter(|each| kind.is_none_or(|kind| kind == *each)) {
+        for way in WriteTracking::ALL.into_iter().filter(|each| tracking.is_none_or(|way| way == *each)) {
+            match open(source, way, memory.clone(), handler.clone()) {
+                Ok(opened) => return Ok((opened, refusals)),
+                Err(reason) => refusals.push(Refusal { kind: source, tracking: way, reason }),
+            }
         }
     }
-    unreachable!("the last kind returns either way")
+    Err(refusals.pop().expect("one combination at least was tried").reason)
 }

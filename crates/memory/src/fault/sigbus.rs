@@ -3,10 +3,10 @@
 
 use std::sync::Arc;
 
-use hiroba_base::{Access, PageRange};
+use hiroba_base::{Access, PageRange, PageSet};
 
 use super::{
-    Fault, FaultEvents, FaultHandler, FaultOutcome, FaultSource, FaultSourceKind,
+    FaultEvents, FaultHandler, FaultOutcome, FaultSource, FaultSourceKind, WriteTracking,
     signal::{Installed, RawFault, Signal, SignalReceiver},
     userfaultfd::{Delivery, Supervised},
 };
@@ -27,10 +27,11 @@ struct Receiver {
 impl SigbusSource {
     pub(super) fn open(
         memory: Arc<SharedMemory>,
+        tracking: WriteTracking,
         handler: Arc<dyn FaultHandler>,
     ) -> Result<SigbusSource, MemoryError> {
-        let receiver =
-            Arc::new(Receiver { supervised: Supervised::open(memory, Delivery::Sigbus)?, handler });
+        let supervised = Supervised::open(memory, Delivery::Sigbus, tracking)?;
+        let receiver = Arc::new(Receiver { supervised, handler });
         let installed = Installed::install(Signal::Bus, FaultSourceKind::Sigbus, receiver.clone())?;
         Ok(SigbusSource { _installed: installed, receiver })
     }
@@ -47,7 +48,7 @@ impl SignalReceiver for Receiver {
         if raw.entry_present != Some(true) {
             self.supervised.forget(page);
         }
-        self.handler.handle_fault(Fault { page, address: raw.address, kind: raw.kind })
+        self.handler.handle_fault(raw.at(page))
     }
 }
 
@@ -56,12 +57,28 @@ impl FaultSource for SigbusSource {
         FaultSourceKind::Sigbus
     }
 
+    fn tracking(&self) -> WriteTracking {
+        self.receiver.supervised.tracking()
+    }
+
     fn register(&self, pages: PageRange) -> Result<(), MemoryError> {
         self.receiver.supervised.register(pages)
     }
 
     fn protect(&self, pages: PageRange, access: Access) -> Result<(), MemoryError> {
         self.receiver.supervised.protect(pages, access)
+    }
+
+    fn watch(&self, pages: PageRange) -> Result<(), MemoryError> {
+        self.receiver.supervised.watch(pages)
+    }
+
+    fn unwatch(&self, pages: PageRange) -> Result<(), MemoryError> {
+        self.receiver.supervised.unwatch(pages)
+    }
+
+    fn collect_written(&self, out: &mut PageSet) -> Result<(), MemoryError> {
+        self.receiver.supervised.collect_written(out)
     }
 
     fn events(&self) -> Option<&dyn FaultEvents> {

@@ -7,11 +7,11 @@
 
 use std::sync::Arc;
 
-use hiroba_base::{Access, PageRange};
+use hiroba_base::{Access, PageRange, PageSet};
 use rustix::{io::Errno, mm::MprotectFlags};
 
 use super::{
-    Fault, FaultEvents, FaultHandler, FaultOutcome, FaultSource, FaultSourceKind,
+    FaultEvents, FaultHandler, FaultOutcome, FaultSource, FaultSourceKind, WriteTracking,
     signal::{Installed, RawFault, Signal, SignalReceiver},
 };
 use crate::{MemoryError, SharedMemory, memory::Claim};
@@ -39,8 +39,14 @@ struct Receiver {
 impl SigsegvSource {
     pub(super) fn open(
         memory: Arc<SharedMemory>,
+        tracking: WriteTracking,
         handler: Arc<dyn FaultHandler>,
     ) -> Result<SigsegvSource, MemoryError> {
+        if tracking == WriteTracking::Async {
+            return Err(MemoryError::NoAsyncTracking {
+                missing: "a fault source over userfaultfd, not sigsegv,".to_owned(),
+            });
+        }
         let receiver = Arc::new(Receiver { claim: Claim::new(memory, FaultSourceKind::Sigsegv)?, handler });
         let installed = Installed::install(Signal::Segmentation, FaultSourceKind::Sigsegv, receiver.clone())?;
         Ok(SigsegvSource { _installed: installed, receiver })
@@ -53,7 +59,7 @@ impl SignalReceiver for Receiver {
             return FaultOutcome::NotOurs;
         }
         match self.claim.memory().allocated_page_of(raw.address) {
-            Some(page) => self.handler.handle_fault(Fault { page, address: raw.address, kind: raw.kind }),
+            Some(page) => self.handler.handle_fault(raw.at(page)),
             None => FaultOutcome::NotOurs,
         }
     }
@@ -120,12 +126,28 @@ impl FaultSource for SigsegvSource {
         FaultSourceKind::Sigsegv
     }
 
+    fn tracking(&self) -> WriteTracking {
+        WriteTracking::Fault
+    }
+
     fn register(&self, pages: PageRange) -> Result<(), MemoryError> {
         self.receiver.protect(pages, Access::None)
     }
 
     fn protect(&self, pages: PageRange, access: Access) -> Result<(), MemoryError> {
         self.receiver.protect(pages, access)
+    }
+
+    fn watch(&self, _pages: PageRange) -> Result<(), MemoryError> {
+        Err(MemoryError::NotTracking)
+    }
+
+    fn unwatch(&self, _pages: PageRange) -> Result<(), MemoryError> {
+        Ok(())
+    }
+
+    fn collect_written(&self, _out: &mut PageSet) -> Result<(), MemoryError> {
+        Ok(())
     }
 
     fn events(&self) -> Option<&dyn FaultEvents> {

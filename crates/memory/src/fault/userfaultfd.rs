@@ -10,23 +10,37 @@
 //! | `Write` | present | `UFFDIO_CONTINUE`, or `UFFDIO_WRITEPROTECT` to clear if present |
 //!
 //! The kernel may drop entries at any time (reclaim, migration), which lowers access to `None`.
+//!
+//! With asynchronous write tracking (`UFFD_FEATURE_WP_ASYNC`) a store to a write-protected entry does not fault: the kernel clears the
+//! protection, and `PAGEMAP_SCAN` (`pagemap.rs`) finds the entries that have lost it. So there is no access `Read`, and a
+//! *watched* granule is one whose entry we protected and ask about later:
+//!
+//! | state | entry |
+//! |---|---|
+//! | watched, not written | present, write-protected; or a marker that remembers the protection |
+//! | watched, written | present; or none, when the kernel dropped it: then it is mapped again unprotected, and counts as written |
+//! | access `Write`, not watched | present, protected or not: nobody asks |
 
 use core::ffi::{c_int, c_ulong};
 use std::{
     os::fd::{AsRawFd, FromRawFd, OwnedFd},
-    sync::Arc,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
 };
 
-use hiroba_base::{Access, PageId, PageRange};
+use hiroba_base::{Access, PageId, PageRange, PageSet};
 use rustix::{
     fs::{MemfdFlags, Mode, OFlags, ftruncate, memfd_create},
     io::Errno,
     mm::{Advice, MprotectFlags, ProtFlags},
 };
 
+use super::{WriteTracking, pagemap::Pagemap};
 use crate::{
     FaultSourceKind, MemoryError, SharedMemory,
-    frames::SparsePageSet,
+    frames::{SparsePageSet, WatchedSet},
     mapping::{Mapping, Placement},
     memory::Claim,
 };
@@ -37,9 +51,12 @@ const UFFD_USER_MODE_ONLY: c_int = 1;
 const UFFD_FEATURE_PAGEFAULT_FLAG_WP: u64 = 1 << 0;
 const UFFD_FEATURE_MISSING_SHMEM: u64 = 1 << 5;
 const UFFD_FEATURE_SIGBUS: u64 = 1 << 7;
+const UFFD_FEATURE_THREAD_ID: u64 = 1 << 8;
 const UFFD_FEATURE_MINOR_SHMEM: u64 = 1 << 10;
 const UFFD_FEATURE_EXACT_ADDRESS: u64 = 1 << 11;
 const UFFD_FEATURE_WP_HUGETLBFS_SHMEM: u64 = 1 << 12;
+const UFFD_FEATURE_WP_UNPOPULATED: u64 = 1 << 13;
+const UFFD_FEATURE_WP_ASYNC: u64 = 1 << 15;
 const UFFDIO_REGISTER_MODE_MISSING: u64 = 1 << 0;
 const UFFDIO_REGISTER_MODE_WP: u64 = 1 << 1;
 const UFFDIO_REGISTER_MODE_MINOR: u64 = 1 << 2;
@@ -106,6 +123,16 @@ const FEATURES_NEEDED: [(u64, &str); 5] = [
     (UFFD_FEATURE_WP_HUGETLBFS_SHMEM, "write protection of shared memory"),
 ];
 
+/// What they are, each for one kind of use only.
+const FEATURES_BY_USE: [(u64, &str); 4] = [
+    (UFFD_FEATURE_SIGBUS, "faults as SIGBUS"),
+    (UFFD_FEATURE_THREAD_ID, "thread ids in faults"),
+    (UFFD_FEATURE_WP_UNPOPULATED, "write protection of absent pages"),
+    (UFFD_FEATURE_WP_ASYNC, ASYNC_IN_WORDS),
+];
+
+const ASYNC_IN_WORDS: &str = "a userfaultfd that notes writes (UFFD_FEATURE_WP_ASYNC)";
+
 /// How faults are reported.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Delivery {
@@ -116,12 +143,17 @@ pub(super) enum Delivery {
 }
 
 impl Delivery {
-    fn features(self) -> u64 {
+    fn features(self, tracking: WriteTracking) -> u64 {
         let needed = FEATURES_NEEDED.iter().fold(0, |all, feature| all | feature.0);
-        match self {
-            Delivery::Messages => needed,
-            Delivery::Sigbus => needed | UFFD_FEATURE_SIGBUS,
-        }
+        let by_delivery = match self {
+            Delivery::Messages => UFFD_FEATURE_THREAD_ID,
+            Delivery::Sigbus => UFFD_FEATURE_SIGBUS,
+        };
+        let by_tracking = match tracking {
+            WriteTracking::Fault => 0,
+            WriteTracking::Async => UFFD_FEATURE_WP_ASYNC | UFFD_FEATURE_WP_UNPOPULATED,
+        };
+        needed | by_delivery | by_tracking
     }
 
     fn kind(self) -> FaultSourceKind {
@@ -146,9 +178,9 @@ pub(super) struct Userfaultfd {
 
 /// A range of addresses.
 #[derive(Clone, Copy)]
-struct Addresses {
-    start: usize,
-    bytes: usize,
+pub(super) struct Addresses {
+    pub(super) start: usize,
+    pub(super) bytes: usize,
 }
 
 impl Addresses {
@@ -160,17 +192,16 @@ impl Addresses {
 impl Userfaultfd {
     /// Opens one and tries out, on a scratch page, all that will be needed of it: versions do not tell, since
     /// distributions carry features back.
-    pub(super) fn open(delivery: Delivery) -> Result<Userfaultfd, MemoryError> {
+    pub(super) fn open(delivery: Delivery, pagemap: Option<&Pagemap>) -> Result<Userfaultfd, MemoryError> {
+        let tracking = if pagemap.is_some() { WriteTracking::Async } else { WriteTracking::Fault };
         let opened = Userfaultfd { descriptor: open_descriptor(delivery)? };
-        let mut api = UffdioApi { api: UFFD_API, features: delivery.features(), ioctls: 0 };
+        let mut api = UffdioApi { api: UFFD_API, features: delivery.features(tracking), ioctls: 0 };
         match opened.ioctl(UFFDIO_API, &mut api) {
             Ok(()) => {}
-            Err(Errno::INVAL) => {
-                return Err(MemoryError::UserfaultfdTooOld { missing: missing_features(delivery) });
-            }
+            Err(Errno::INVAL) => return Err(why_too_old(delivery, tracking)),
             Err(errno) => return Err(MemoryError::System { operation: "ioctl(UFFDIO_API)", errno }),
         }
-        opened.probe()?;
+        opened.probe(pagemap)?;
         Ok(opened)
     }
 
@@ -191,13 +222,18 @@ impl Userfaultfd {
         self.ioctl(UFFDIO_REGISTER, &mut UffdioRegister { range: range.for_kernel(), mode, ioctls: 0 })
     }
 
-    /// Maps the frames of `range` that are not mapped yet. True when some were mapped already: their
-    /// write protection is as before, and who waits on them still waits.
-    fn map(&self, range: Addresses, write_protected: bool) -> Result<bool, Errno> {
+    /// Maps the frames of `range` that are not mapped yet. Calls `met_mapped` for each granule that was mapped already: its
+    /// write protection is as before, and who waits on it still waits.
+    fn map(
+        &self,
+        range: Addresses,
+        write_protected: bool,
+        mut met_mapped: impl FnMut(Addresses) -> Result<(), Errno>,
+    ) -> Result<(), Errno> {
         let mode = if write_protected { UFFDIO_CONTINUE_MODE_WP } else { 0 };
+        let granule_bytes = rustix::param::page_size();
         let end = range.start + range.bytes;
         let mut start = range.start;
-        let mut met_mapped = false;
         while start < end {
             let rest = Addresses { start, bytes: end - start };
             let mut argument = UffdioContinue { range: rest.for_kernel(), mode, mapped: 0 };
@@ -206,13 +242,13 @@ impl Userfaultfd {
                 // A part was mapped; what stopped the kernel shows when we go on from there.
                 Err(Errno::AGAIN) => start += usize::try_from(argument.mapped).unwrap_or(0),
                 Err(Errno::EXIST) => {
-                    met_mapped = true;
-                    start += rustix::param::page_size();
+                    met_mapped(Addresses { start, bytes: granule_bytes })?;
+                    start += granule_bytes;
                 }
                 Err(errno) => return Err(errno),
             }
         }
-        Ok(met_mapped)
+        Ok(())
     }
 
     /// Sets or clears the write protection of what is mapped in `range`; clearing wakes who waits there.
@@ -232,7 +268,7 @@ impl Userfaultfd {
     }
 
     /// Tries what registered pages will need on a page of its own.
-    fn probe(&self) -> Result<(), MemoryError> {
+    fn probe(&self, pagemap: Option<&Pagemap>) -> Result<(), MemoryError> {
         let bytes = rustix::param::page_size();
         let memfd = memfd_create("hiroba-probe", MemfdFlags::CLOEXEC)
             .map_err(|errno| MemoryError::descriptor("a probe's memfd", errno))?;
@@ -247,10 +283,43 @@ impl Userfaultfd {
             move |errno: Errno| MemoryError::UserfaultfdTooOld { missing: format!("{what} ({errno})") }
         };
         self.register(range).map_err(lacks("minor and write-protect faults on shared memory together"))?;
-        self.map(range, true).map_err(lacks("UFFDIO_CONTINUE_MODE_WP"))?;
+        self.map(range, true, |_| Ok(())).map_err(lacks("UFFDIO_CONTINUE_MODE_WP"))?;
+        if let Some(pagemap) = pagemap {
+            probe_tracking(pagemap, &scratch)?;
+        }
         self.write_protect(range, false).map_err(lacks("UFFDIO_WRITEPROTECT on shared memory"))
         // Unmapping the scratch page unregisters it.
     }
+}
+
+/// Tries on a page that is mapped and write-protected whether a store goes through and is found, once, and also when the
+/// kernel drops the entry before anybody asks.
+fn probe_tracking(pagemap: &Pagemap, scratch: &Mapping) -> Result<(), MemoryError> {
+    let range = Addresses { start: scratch.start().addr(), bytes: scratch.bytes() };
+    let lacks = |missing: String| MemoryError::NoAsyncTracking { missing };
+    let written = || {
+        let mut written_bytes = 0;
+        pagemap
+            .take_written(range, |found| written_bytes += found.bytes)
+            .map_err(|errno| lacks(format!("PAGEMAP_SCAN ({errno})")))?;
+        Ok(written_bytes)
+    };
+    let store = |value: u8| {
+        // SAFETY: the probe's own page, mapped with a frame behind it, whose write protection the kernel lifts by itself.
+        unsafe { scratch.start().write_volatile(value) };
+    };
+    let before = written()?;
+    store(2);
+    let (stored, again) = (written()?, written()?);
+    store(3);
+    scratch
+        .advise(0, scratch.bytes(), Advice::LinuxDontNeed)
+        .map_err(MemoryError::system("madvise(MADV_DONTNEED) of a probe"))?;
+    let found = [before, stored, again, written()?];
+    if found == [0, scratch.bytes(), 0, scratch.bytes()] {
+        return Ok(());
+    }
+    Err(lacks(format!("PAGEMAP_SCAN that finds each write once (not {found:?} bytes in four scans)")))
 }
 
 /// A bare descriptor: from the device whose file permissions say who may, else from the system call.
@@ -295,43 +364,83 @@ fn open_descriptor(delivery: Delivery) -> Result<OwnedFd, MemoryError> {
 }
 
 /// Which features this kernel lacks; a descriptor that asks for none is told of all.
-fn missing_features(delivery: Delivery) -> String {
+fn why_too_old(delivery: Delivery, tracking: WriteTracking) -> MemoryError {
     let mut api = UffdioApi { api: UFFD_API, features: 0, ioctls: 0 };
     if let Ok(descriptor) = open_descriptor(delivery) {
         let asked = Userfaultfd { descriptor };
         // A refusal leaves no feature offered, and all are named.
         let _ = asked.ioctl(UFFDIO_API, &mut api);
     }
-    let names = FEATURES_NEEDED.iter().chain(match delivery {
-        Delivery::Messages => &[][..],
-        Delivery::Sigbus => &[(UFFD_FEATURE_SIGBUS, "faults as SIGBUS")][..],
-    });
-    let missing: Vec<&str> =
-        names.filter(|(bit, _)| api.features & bit == 0).map(|(_, name)| *name).collect();
-    missing.join(", ")
+    let names = |missing: u64| {
+        let all = FEATURES_NEEDED.iter().chain(&FEATURES_BY_USE);
+        let named: Vec<&str> = all.filter(|(bit, _)| missing & bit != 0).map(|(_, name)| *name).collect();
+        named.join(", ")
+    };
+    match delivery.features(WriteTracking::Fault) & !api.features {
+        0 => MemoryError::NoAsyncTracking { missing: names(delivery.features(tracking) & !api.features) },
+        missing => MemoryError::UserfaultfdTooOld { missing: names(missing) },
+    }
 }
 
-fn last_errno() -> Errno {
+pub(super) fn last_errno() -> Errno {
     Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::IO)
+}
+
+/// Two watched ranges are one scan when no more granules than this lie between them, all without an entry: looking at so
+/// many costs about what another call would.
+const JOINED_GAP_GRANULES_MAX: u64 = 512;
+
+/// One in so many collections looks for chunks of the watched set that have become empty.
+const COLLECTIONS_PER_TIDYING: u64 = 64;
+
+/// What asynchronous tracking needs beside the userfaultfd.
+struct Tracker {
+    pagemap: Pagemap,
+    watched: WatchedSet,
+    /// What the userfaultfd covers: a scan must not touch anything else.
+    registered: SparsePageSet,
+    collections: AtomicU64,
 }
 
 /// The application's view under a userfaultfd.
 pub(super) struct Supervised {
     uffd: Userfaultfd,
-    /// Pages whose entries are probably present: it only chooses which call is tried first. The kernel drops
-    /// entries unseen, so a fault on an absent entry takes the page out (`forget`), and the next `protect` maps it.
+    /// Granules whose entries are probably present: it only chooses which call is tried first. The kernel drops
+    /// entries unseen, so a fault on an absent entry takes the granule out (`forget`), and the next `protect` maps it.
     mapped: SparsePageSet,
+    tracker: Option<Tracker>,
     delivery: Delivery,
     // Last, so that the descriptor is closed when the region is free for another source.
     claim: Claim,
 }
 
+const PAGE_TABLE: &str = "mmap of a page table";
+const WRITEPROTECT: &str = "ioctl(UFFDIO_WRITEPROTECT)";
+const CONTINUE: &str = "ioctl(UFFDIO_CONTINUE)";
+
 impl Supervised {
-    pub(super) fn open(memory: Arc<SharedMemory>, delivery: Delivery) -> Result<Supervised, MemoryError> {
+    pub(super) fn open(
+        memory: Arc<SharedMemory>,
+        delivery: Delivery,
+        tracking: WriteTracking,
+    ) -> Result<Supervised, MemoryError> {
         let claim = Claim::new(memory, delivery.kind())?;
-        let uffd = Userfaultfd::open(delivery)?;
+        let pagemap = match tracking {
+            WriteTracking::Fault => None,
+            WriteTracking::Async => Some(Pagemap::open()?),
+        };
+        let uffd = Userfaultfd::open(delivery, pagemap.as_ref())?;
         let mapped = claim.memory().page_set()?;
-        Ok(Supervised { uffd, mapped, delivery, claim })
+        let tracker = match pagemap {
+            None => None,
+            Some(pagemap) => Some(Tracker {
+                pagemap,
+                watched: claim.memory().watched_set()?,
+                registered: claim.memory().page_set()?,
+                collections: AtomicU64::new(0),
+            }),
+        };
+        Ok(Supervised { uffd, mapped, tracker, delivery, claim })
     }
 
     pub(super) fn memory(&self) -> &SharedMemory {
@@ -340,6 +449,10 @@ impl Supervised {
 
     pub(super) fn uffd(&self) -> &Userfaultfd {
         &self.uffd
+    }
+
+    pub(super) fn tracking(&self) -> WriteTracking {
+        if self.tracker.is_some() { WriteTracking::Async } else { WriteTracking::Fault }
     }
 
     pub(super) fn register(&self, pages: PageRange) -> Result<(), MemoryError> {
@@ -352,56 +465,194 @@ impl Supervised {
         self.uffd.register(self.addresses(pages)).map_err(MemoryError::system("ioctl(UFFDIO_REGISTER)"))?;
         view.protect(offset, bytes, MprotectFlags::READ | MprotectFlags::WRITE)
             .map_err(MemoryError::system("mprotect of the application's view"))?;
+        if let Some(tracker) = &self.tracker {
+            tracker.registered.insert_range(pages).map_err(MemoryError::system(PAGE_TABLE))?;
+        }
         self.protect(pages, Access::None)
     }
 
     pub(super) fn protect(&self, pages: PageRange, access: Access) -> Result<(), MemoryError> {
+        if access == Access::Read && self.tracker.is_some() {
+            debug_assert!(false, "with asynchronous write tracking no store can be made to fault");
+            return self.watch(pages);
+        }
         let (offset, bytes) = self.memory().allocated_span(pages)?;
         if bytes == 0 {
             return Ok(());
         }
+        // First: a collection in another thread would take entries that go for written ones.
+        self.unwatch(pages)?;
         if access == Access::None {
             let view = self.memory().application();
             view.advise(offset, bytes, Advice::LinuxDontNeed)
                 .map_err(MemoryError::system("madvise(MADV_DONTNEED)"))?;
-            return self.mapped.remove_range(pages).map_err(MemoryError::system("mmap of a page table"));
+            self.mapped.remove_range(pages).map_err(MemoryError::system(PAGE_TABLE))?;
+            return Ok(());
         }
         self.memory().populate(pages)?;
         let write_protected = access == Access::Read;
-        let protect_mapped = |run| {
-            self.uffd
-                .write_protect(self.addresses(run), write_protected)
-                .map_err(MemoryError::system("ioctl(UFFDIO_WRITEPROTECT)"))
-        };
         let mut some_sleep_on = false;
         for (run, probably_mapped) in self.mapped.runs(pages) {
+            let addresses = self.addresses(run);
             if probably_mapped {
-                protect_mapped(run)?;
+                let changed = self.uffd.write_protect(addresses, write_protected);
+                changed.map_err(MemoryError::system(WRITEPROTECT))?;
                 some_sleep_on |= write_protected;
                 continue;
             }
-            let map = self.uffd.map(self.addresses(run), write_protected);
-            if map.map_err(MemoryError::system("ioctl(UFFDIO_CONTINUE)"))? {
-                protect_mapped(run)?;
+            let mut met_mapped = false;
+            let note = |_| {
+                met_mapped = true;
+                Ok(())
+            };
+            self.uffd.map(addresses, write_protected, note).map_err(MemoryError::system(CONTINUE))?;
+            if met_mapped {
+                let changed = self.uffd.write_protect(addresses, write_protected);
+                changed.map_err(MemoryError::system(WRITEPROTECT))?;
                 some_sleep_on |= write_protected;
             }
-            self.mapped.insert_range(run).map_err(MemoryError::system("mmap of a page table"))?;
+            self.mapped.insert_range(run).map_err(MemoryError::system(PAGE_TABLE))?;
         }
         // Mapping and clearing wake; setting the protection of what was mapped does not.
-        if some_sleep_on && self.delivery == Delivery::Messages {
-            self.uffd.wake(self.addresses(pages)).map_err(MemoryError::system("ioctl(UFFDIO_WAKE)"))?;
+        if some_sleep_on { self.wake(pages) } else { Ok(()) }
+    }
+
+    pub(super) fn watch(&self, pages: PageRange) -> Result<(), MemoryError> {
+        let tracker = self.tracker.as_ref().ok_or(MemoryError::NotTracking)?;
+        let (_, bytes) = self.memory().allocated_span(pages)?;
+        if bytes == 0 {
+            return Ok(());
+        }
+        self.memory().populate(pages)?;
+        let mut some_sleep_on = false;
+        for (run, was_watched) in tracker.watched.runs_of(pages) {
+            // Before the entry can be written without a fault: else a collection in another thread might take the note of
+            // a write for one about a granule that nobody asks for.
+            tracker.watched.insert_range(run).map_err(MemoryError::system(PAGE_TABLE))?;
+            for (part, probably_mapped) in self.mapped.runs(run) {
+                some_sleep_on |= match (was_watched, probably_mapped) {
+                    // What is noted stays noted.
+                    (true, true) => true,
+                    (true, false) => self.map_again(part)?,
+                    (false, true) => self.protect_mapped(part)?,
+                    (false, false) => self.map_protected(part)?,
+                };
+            }
+        }
+        if some_sleep_on { self.wake(pages) } else { Ok(()) }
+    }
+
+    /// Maps watched granules whose entries the kernel dropped, together with what it knew of writes: without protection, so
+    /// that the next collection finds them written. True when some were mapped, and sleepers must be woken.
+    fn map_again(&self, run: PageRange) -> Result<bool, MemoryError> {
+        let mut met_mapped = false;
+        let note = |_| {
+            met_mapped = true;
+            Ok(())
+        };
+        self.uffd.map(self.addresses(run), false, note).map_err(MemoryError::system(CONTINUE))?;
+        self.mapped.insert_range(run).map_err(MemoryError::system(PAGE_TABLE))?;
+        Ok(met_mapped)
+    }
+
+    /// Begins to note writes to granules that are mapped.
+    fn protect_mapped(&self, run: PageRange) -> Result<bool, MemoryError> {
+        self.uffd.write_protect(self.addresses(run), true).map_err(MemoryError::system(WRITEPROTECT))?;
+        Ok(true)
+    }
+
+    /// Maps granules so that writes to them are noted. Those that were mapped already are protected one by one: those that this
+    /// call has mapped may have been written since by a thread that waited for them.
+    fn map_protected(&self, run: PageRange) -> Result<bool, MemoryError> {
+        let mut met_mapped = false;
+        let protect = |granule| {
+            met_mapped = true;
+            self.uffd.write_protect(granule, true)
+        };
+        self.uffd.map(self.addresses(run), true, protect).map_err(MemoryError::system(CONTINUE))?;
+        self.mapped.insert_range(run).map_err(MemoryError::system(PAGE_TABLE))?;
+        Ok(met_mapped)
+    }
+
+    pub(super) fn unwatch(&self, pages: PageRange) -> Result<(), MemoryError> {
+        match &self.tracker {
+            None => Ok(()),
+            Some(tracker) => tracker.watched.remove_range(pages).map_err(MemoryError::system(PAGE_TABLE)),
+        }
+    }
+
+    pub(super) fn collect_written(&self, out: &mut PageSet) -> Result<(), MemoryError> {
+        let Some(tracker) = self.tracker.as_ref().filter(|tracker| !tracker.watched.is_empty()) else {
+            return Ok(());
+        };
+        let mut pending: Option<PageRange> = None;
+        tracker.watched.each_run(|run| {
+            pending = Some(match pending {
+                Some(before) if self.scans_with(tracker, before, run) => {
+                    PageRange { first: before.first, count: run.end().0 - before.first.0 }
+                }
+                Some(before) => {
+                    self.scan(tracker, before, out)?;
+                    run
+                }
+                None => run,
+            });
+            Ok(())
+        })?;
+        if let Some(last) = pending {
+            self.scan(tracker, last, out)?;
+        }
+        // Relaxed: any count will do.
+        if tracker.collections.fetch_add(1, Ordering::Relaxed) % COLLECTIONS_PER_TIDYING == 0 {
+            tracker.watched.tidy().map_err(MemoryError::system(PAGE_TABLE))?;
         }
         Ok(())
     }
 
-    /// Notes that a fault found no entry for `page`.
-    pub(super) fn forget(&self, page: PageId) {
+    /// Whether one scan may cover both ranges. Not when mapped granules lie between them, which nobody watches: the scan would
+    /// protect them, at the cost of a shootdown and of a trap when they are written.
+    fn scans_with(&self, tracker: &Tracker, before: PageRange, behind: PageRange) -> bool {
+        let gap = PageRange { first: before.end(), count: behind.first.0 - before.end().0 };
+        gap.count <= JOINED_GAP_GRANULES_MAX
+            && !self.mapped.contains_any(gap)
+            && tracker.registered.contains_range(gap)
+    }
+
+    fn scan(&self, tracker: &Tracker, pages: PageRange, out: &mut PageSet) -> Result<(), MemoryError> {
+        let unit = self.memory().granule().bytes();
+        let visit = |found: Addresses| {
+            let first = PageId(((found.start - self.memory().region_start()) / unit) as u64);
+            let written = PageRange { first, count: (found.bytes / unit) as u64 };
+            // As it is now: the scan may have met granules that another thread has just begun to watch.
+            for (run, watched) in tracker.watched.runs_of(written) {
+                if watched {
+                    run.iter().for_each(|granule| {
+                        out.insert(granule);
+                    });
+                }
+            }
+        };
+        let scanned = tracker.pagemap.take_written(self.addresses(pages), visit);
+        scanned.map_err(MemoryError::system("ioctl(PAGEMAP_SCAN)"))
+    }
+
+    /// Notes that a fault found no entry for `granule`.
+    pub(super) fn forget(&self, granule: PageId) {
         // Without memory for the note, the next `protect` tries the slower way in vain, and the fault comes again.
-        let _ = self.mapped.remove_range(PageRange::single(page));
+        let _ = self.mapped.remove_range(PageRange::single(granule));
+    }
+
+    fn wake(&self, pages: PageRange) -> Result<(), MemoryError> {
+        match self.delivery {
+            Delivery::Sigbus => Ok(()),
+            Delivery::Messages => {
+                self.uffd.wake(self.addresses(pages)).map_err(MemoryError::system("ioctl(UFFDIO_WAKE)"))
+            }
+        }
     }
 
     fn addresses(&self, pages: PageRange) -> Addresses {
-        let unit = self.memory().page_size().bytes();
+        let unit = self.memory().granule().bytes();
         Addresses {
             start: self.memory().region_start() + pages.first.0 as usize * unit,
             bytes: pages.count as usize * unit,

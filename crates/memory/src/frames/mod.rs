@@ -1,10 +1,12 @@
-//! Frames: which pages have one, and what frames and twins take together.
+//! Frames: which pages have one, which are watched, and what frames and twins take together.
 
 mod populated;
+mod watched;
 
 use core::sync::atomic::{AtomicU64, Ordering};
 
 pub(crate) use populated::SparsePageSet;
+pub(crate) use watched::WatchedSet;
 
 /// The account of memory that holds page contents: frames and twins.
 #[derive(Debug, Default)]
@@ -17,9 +19,9 @@ pub(crate) struct ResidentAccount {
 
 // Relaxed throughout: the counters are read by people, and order nothing.
 impl ResidentAccount {
-    pub(crate) fn add_frames(&self, count: u64, page_bytes: usize) {
+    pub(crate) fn add_frames(&self, count: u64, granule_bytes: usize) {
         self.frames.fetch_add(count, Ordering::Relaxed);
-        self.add(count * page_bytes as u64);
+        self.add(count * granule_bytes as u64);
     }
 
     pub(crate) fn add_twin(&self, page_bytes: usize) {
@@ -27,9 +29,9 @@ impl ResidentAccount {
         self.add(page_bytes as u64);
     }
 
-    pub(crate) fn remove_twins(&self, count: u64, page_bytes: usize) {
-        self.twins.fetch_sub(count, Ordering::Relaxed);
-        self.bytes.fetch_sub(count * page_bytes as u64, Ordering::Relaxed);
+    pub(crate) fn remove_twin(&self, page_bytes: usize) {
+        self.twins.fetch_sub(1, Ordering::Relaxed);
+        self.bytes.fetch_sub(page_bytes as u64, Ordering::Relaxed);
     }
 
     fn add(&self, bytes: u64) {

@@ -16,7 +16,8 @@ use crate::mapping::Mapping;
 
 const WORD_BITS: u64 = u64::BITS as u64;
 const CHUNK_WORDS: usize = 512;
-const CHUNK_PAGES: u64 = CHUNK_WORDS as u64 * WORD_BITS;
+/// How many pages one slot of the table stands for.
+pub(crate) const CHUNK_PAGES: u64 = CHUNK_WORDS as u64 * WORD_BITS;
 
 struct Chunk {
     words: [AtomicU64; CHUNK_WORDS],
@@ -52,6 +53,11 @@ impl SparsePageSet {
         let chunks = usize::try_from(pages.div_ceil(CHUNK_PAGES)).map_err(|_| Errno::NOMEM)?;
         let table = Mapping::of_zeros(chunks.max(1) * size_of::<AtomicPtr<Chunk>>())?;
         Ok(SparsePageSet { table, pages })
+    }
+
+    /// How many pages there are that may be in the set.
+    pub(crate) fn pages(&self) -> u64 {
+        self.pages
     }
 
     fn slots(&self) -> &[AtomicPtr<Chunk>] {
@@ -146,19 +152,30 @@ impl SparsePageSet {
         Ok(added)
     }
 
-    /// Takes pages out.
-    pub(crate) fn remove_range(&self, range: PageRange) -> Result<(), Errno> {
+    /// Takes pages out; returns how many were in the set before.
+    pub(crate) fn remove_range(&self, range: PageRange) -> Result<u64, Errno> {
+        let mut removed = 0;
         for piece in self.chunk_pieces(range) {
             let slot = piece.first.0 / CHUNK_PAGES;
             if let ChunkState::Empty = self.state(slot) {
                 continue;
             }
+            if piece.count == CHUNK_PAGES && self.empty(slot) {
+                removed += CHUNK_PAGES;
+                continue;
+            }
             let chunk = self.chunk_for_change(slot)?;
             for (word, mask) in word_masks(piece) {
-                chunk.words[word].fetch_and(!mask, Ordering::AcqRel);
+                let before = chunk.words[word].fetch_and(!mask, Ordering::AcqRel);
+                removed += u64::from((mask & before).count_ones());
             }
         }
-        Ok(())
+        Ok(removed)
+    }
+
+    /// Whether any page of `range` is in the set.
+    pub(crate) fn contains_any(&self, range: PageRange) -> bool {
+        self.runs(range).any(|(_, inside)| inside)
     }
 
     /// The maximal runs of `range` whose pages are all in the set (`true`) or all outside it, in order.
@@ -181,6 +198,13 @@ impl SparsePageSet {
         let full = (&raw const FULL).cast_mut();
         let slot = &self.slots()[chunk as usize];
         slot.compare_exchange(ptr::null_mut(), full, Ordering::AcqRel, Ordering::Acquire).is_ok()
+    }
+
+    /// Turns a full chunk into an empty one; false when it is not full.
+    fn empty(&self, chunk: u64) -> bool {
+        let full = (&raw const FULL).cast_mut();
+        let slot = &self.slots()[chunk as usize];
+        slot.compare_exchange(full, ptr::null_mut(), Ordering::AcqRel, Ordering::Acquire).is_ok()
     }
 
     /// Whether `first` is in the set, and the end (at most `end`) of the run of pages like it.
@@ -290,8 +314,9 @@ mod tests {
                         prop_assert!(set.contains_range(pages));
                     }
                     Step::Remove(pages) => {
-                        pages.iter().for_each(|page| { model.remove(&page); });
-                        set.remove_range(pages).unwrap();
+                        prop_assert_eq!(set.contains_any(pages), pages.iter().any(|page| model.contains(&page)));
+                        let removed = pages.iter().filter(|page| model.remove(page)).count() as u64;
+                        prop_assert_eq!(set.remove_range(pages).unwrap(), removed);
                     }
                 }
                 let whole = range(0, PAGES);

@@ -10,14 +10,70 @@ use std::{
     time::Duration,
 };
 
-use hiroba_base::{Access, PageId, PageRange, PageSize};
+use hiroba_base::{Access, PageId, PageRange, PageSet};
 use hiroba_memory::{
     Fault, FaultHandler, FaultKind, FaultOutcome, FaultSource, FaultSourceKind, MemoryConfig, MemoryError,
-    REGION_START, SharedMemory, install_alternate_stack, open,
+    SharedMemory, WriteTracking, install_alternate_stack, open,
 };
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::{
+    event::{PollFd, PollFlags, Timespec, poll},
+    process::{getuid, setrlimit},
+};
 
-use super::skip;
+use super::{Ending, isolated, skip};
+
+/// "nobody" everywhere.
+const ORDINARY_USER: u32 = 65534;
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum User {
+    /// Whoever runs the tests.
+    Caller,
+    Ordinary,
+}
+
+/// What a case is run over.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Mode {
+    pub kind: FaultSourceKind,
+    pub tracking: WriteTracking,
+}
+
+pub fn mode(kind: FaultSourceKind, tracking: WriteTracking) -> Mode {
+    Mode { kind, tracking }
+}
+
+/// Runs a case in a process of its own.
+pub fn run_case(test: &str, user: User, mode: Mode, ending: Ending, case: fn(Mode)) {
+    isolated(test, ending, || {
+        let no_dump = rustix::process::Rlimit { current: Some(0), maximum: Some(0) };
+        setrlimit(rustix::process::Resource::Core, no_dump).unwrap();
+        if user == User::Ordinary {
+            if !getuid().is_root() {
+                skip("the caller is an ordinary user already, and ran this case as such");
+            }
+            become_ordinary();
+        }
+        case(mode);
+    });
+}
+
+pub fn become_ordinary() {
+    // SAFETY: takes numbers, touches no memory.
+    let status = unsafe { libc::setresuid(ORDINARY_USER, ORDINARY_USER, ORDINARY_USER) };
+    assert_eq!(status, 0);
+    // As a program that an ordinary user starts: one that changes users loses the sight of its own page tables.
+    // SAFETY: takes numbers, touches no memory.
+    assert_eq!(unsafe { libc::prctl(libc::PR_SET_DUMPABLE, 1, 0, 0, 0) }, 0);
+}
+
+/// A fault as cases compare it: without what differs from run to run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Seen {
+    pub page: PageId,
+    pub address: usize,
+    pub kind: FaultKind,
+}
 
 #[derive(Default)]
 pub struct Pager {
@@ -42,9 +98,14 @@ impl FaultHandler for Pager {
             // Held over `protect`: it is the caller who orders changes of one page.
             let mut granted = self.granted.lock().unwrap();
             if !self.hold.load(Ordering::Acquire) {
+                let page = PageRange::single(fault.page);
+                if source.tracking() == WriteTracking::Async {
+                    source.watch(page).unwrap();
+                    break;
+                }
                 let known = granted.entry(fault.page).or_default();
                 *known = self.answer(fault.kind, *known);
-                source.protect(PageRange::single(fault.page), *known).unwrap();
+                source.protect(page, *known).unwrap();
                 break;
             }
             drop(granted);
@@ -86,34 +147,35 @@ pub fn excuses(error: &MemoryError) -> bool {
         MemoryError::NoUserfaultfd
             | MemoryError::UserfaultfdRefused { .. }
             | MemoryError::UserfaultfdTooOld { .. }
+            | MemoryError::NoAsyncTracking { .. }
+            | MemoryError::PagemapRefused { .. }
     )
 }
 
 impl Paged {
-    /// 4 KiB pages, the first `allocated` of 1 GiB allocated and registered.
-    pub fn new(kind: FaultSourceKind, allocated: u64) -> Paged {
-        let config =
-            MemoryConfig { region_start: REGION_START, region_bytes: 1 << 30, page_size: PageSize::KIB_4 };
-        Paged::with_config(kind, config, allocated)
+    /// The first `allocated` granules of 2 GiB allocated and registered.
+    pub fn new(mode: Mode, allocated: u64) -> Paged {
+        let config = MemoryConfig { region_bytes: 2 << 30, ..MemoryConfig::default() };
+        Paged::with_config(mode, config, allocated)
     }
 
-    pub fn with_config(kind: FaultSourceKind, config: MemoryConfig, allocated: u64) -> Paged {
+    pub fn with_config(mode: Mode, config: MemoryConfig, allocated: u64) -> Paged {
         let memory = Arc::new(SharedMemory::reserve(config).unwrap());
         memory.allocate(range(0, allocated)).unwrap();
-        let paged = Paged::over(kind, memory);
+        let paged = Paged::over(mode, memory);
         paged.source.register(range(0, allocated)).unwrap();
         paged
     }
 
     /// A new source over memory that is there already.
-    pub fn over(kind: FaultSourceKind, memory: Arc<SharedMemory>) -> Paged {
+    pub fn over(mode: Mode, memory: Arc<SharedMemory>) -> Paged {
         install_alternate_stack().unwrap();
         let pager = Arc::new(Pager::default());
-        let source = match open(kind, memory.clone(), pager.clone()) {
+        let source = match open(mode.kind, mode.tracking, memory.clone(), pager.clone()) {
             Err(error) if excuses(&error) => skip(&error.to_string()),
             other => other.unwrap(),
         };
-        assert_eq!(source.kind(), kind);
+        assert_eq!((source.kind(), source.tracking()), (mode.kind, mode.tracking));
         pager.source.set(Arc::downgrade(&source)).ok().unwrap();
         let service = source.events().is_some().then(|| serve(source.clone(), pager.clone()));
         Paged { memory, source, pager, service }
@@ -144,25 +206,50 @@ impl Paged {
 
     /// The faults since the last call, once all changes of access that they brought about are complete: a thread
     /// that waits goes on when its own page is there, a little before `protect` returns in the service thread.
-    pub fn take_faults(&self) -> Vec<Fault> {
+    pub fn take_faults(&self) -> Vec<Seen> {
+        let seen = |fault: &Fault| Seen { page: fault.page, address: fault.address, kind: fault.kind };
+        self.take_faults_whole().iter().map(seen).collect()
+    }
+
+    pub fn take_faults_whole(&self) -> Vec<Fault> {
         drop(self.pager.granted.lock().unwrap());
         std::mem::take(&mut self.pager.faults.lock().unwrap())
     }
 
+    /// Watches pages.
+    pub fn watch(&self, pages: PageRange) {
+        self.source.watch(pages).unwrap();
+    }
+
+    /// The numbers of the granules written since the last call.
+    pub fn collect(&self) -> Vec<u64> {
+        let mut written = PageSet::new();
+        self.source.collect_written(&mut written).unwrap();
+        written.iter().map(|granule| granule.0).collect()
+    }
+
+    /// As the kernel's reclaim would do it, unseen by the source.
+    pub fn drop_entries(&self, pages: PageRange) {
+        let bytes = pages.count as usize * 4096;
+        // SAFETY: the range is mapped; its frames stay in the memfd.
+        let status = unsafe { libc::madvise(self.at(pages.first.0, 0).cast(), bytes, libc::MADV_DONTNEED) };
+        assert_eq!(status, 0);
+    }
+
     /// A fault of a load, as this machine reports it.
-    pub fn read_fault(&self, page: u64, offset: usize) -> Fault {
+    pub fn read_fault(&self, page: u64, offset: usize) -> Seen {
         self.fault(page, offset, FaultKind::Read)
     }
 
     /// A fault of a store, as this machine reports it.
-    pub fn write_fault(&self, page: u64, offset: usize) -> Fault {
+    pub fn write_fault(&self, page: u64, offset: usize) -> Seen {
         self.fault(page, offset, FaultKind::Write)
     }
 
-    fn fault(&self, page: u64, offset: usize, kind: FaultKind) -> Fault {
+    fn fault(&self, page: u64, offset: usize, kind: FaultKind) -> Seen {
         let told = cfg!(target_arch = "x86_64") || self.source.kind() == FaultSourceKind::Event;
         let kind = if told { kind } else { FaultKind::Unknown };
-        Fault { page: PageId(page), address: self.at(page, offset).addr(), kind }
+        Seen { page: PageId(page), address: self.at(page, offset).addr(), kind }
     }
 
     pub fn runtime_byte(&self, page: u64, offset: usize) -> u8 {

@@ -3,12 +3,16 @@
 //! Each is a few instructions a thread with two lists: outcomes that must **never** be seen, and outcomes that some
 //! seed must **reach**, since a simulator that shows only the strong outcomes proves nothing.
 
-use hiroba_base::{NodeId, PageId, PageRange};
+use hiroba_base::NodeId;
 use hiroba_wire::{AtomicOperation, Placement};
 
 use crate::cluster::Ended;
 use crate::program::script::*;
-use crate::program::{Address, Instruction, Program, Register, Script};
+use crate::program::{Address, Instruction, Program, Region, Register, Script};
+
+mod pages;
+mod threads;
+mod tracking;
 
 /// A judgement of an outcome.
 pub type Predicate = Box<dyn Fn(&Ended) -> bool>;
@@ -68,6 +72,14 @@ pub fn catalogue() -> Vec<Litmus> {
     all.extend(locks());
     all.extend(atomics());
     all.extend(siblings());
+    all.extend(tracking::twins());
+    all.extend(tracking::siblings_write());
+    all.extend(tracking::exclusive_pages());
+    all.extend(pages::pages());
+    all.extend(threads::teams_meet());
+    all.extend(threads::crossings());
+    all.extend(threads::departures());
+    all.extend(threads::foreign_threads());
     all.extend(mended());
     all
 }
@@ -430,7 +442,6 @@ fn homes() -> Vec<Litmus> {
 }
 
 fn placement() -> Vec<Litmus> {
-    let first = PageRange { first: PageId(0), count: 1 };
     vec![
         Litmus::new(
             "a page that nobody wrote",
@@ -452,17 +463,17 @@ fn placement() -> Vec<Litmus> {
             "everything written before leaving is at its home after it",
             Program {
                 nodes: 3,
-                regions: vec![(first, Placement::On(NodeId(2)))],
-                threads: (0..3u32)
-                    .map(|node| Script {
-                        node: NodeId(node as u16),
-                        instructions: vec![
-                            store(Address::word(0, node), 1 + u64::from(node)),
+                regions: vec![Region::new(0, 1, 1, Placement::On(NodeId(2)))],
+                threads: (0..3u16)
+                    .map(|node| {
+                        let instructions = vec![
+                            store(Address::word(0, u32::from(node)), 1 + u64::from(node)),
                             leave(),
                             load(Address::word(0, 0), 0),
                             load(Address::word(0, 1), 1),
                             load(Address::word(0, 2), 2),
-                        ],
+                        ];
+                        Script::team(node, instructions)
                     })
                     .collect(),
             },
@@ -652,7 +663,7 @@ fn atomics() -> Vec<Litmus> {
 }
 
 fn siblings() -> Vec<Litmus> {
-    let on = |node: u16, instructions: Vec<Instruction>| Script { node: NodeId(node), instructions };
+    let on = Script::team;
     let add_one =
         |at: Address, id: u32| vec![lock(id), load(at, 0), add(0, 1), store_from(at, 0), unlock(id)];
     let (left, right) = (Address::word(2, 0), Address::word(2, 1));
@@ -666,16 +677,16 @@ fn siblings() -> Vec<Litmus> {
         Litmus::new(
             "two threads a node under two locks on one page",
             "one thread's acquire brings in a page that its sibling is writing: it is merged",
-            Program {
-                nodes: 3,
-                regions: vec![(PageRange { first: PageId(0), count: 3 }, Placement::Cyclic)],
-                threads: vec![
+            Program::on(
+                3,
+                3,
+                vec![
                     on(0, last(left, 0)),
                     on(0, last(right, 1)),
                     on(1, last(left, 0)),
                     on(1, last(right, 1)),
                 ],
-            },
+            ),
         )
         .forbid(|ended| {
             let last = |pair: [usize; 2]| pair.iter().map(|thread| ended.register(*thread, 1)).max();

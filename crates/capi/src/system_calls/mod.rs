@@ -1,0 +1,451 @@
+//! System calls on shared memory.
+//!
+//! With a fault source that raises signals the kernel answers a system call on an absent page with `EFAULT`, or with a
+//! short transfer, or it loses a datagram. So this library stands before the C library's wrappers: where an argument lies
+//! in shared memory, the call works on a bounce buffer ([`bounce`]), and nothing that other threads do to the page
+//! meanwhile can harm it. Results, errors and `errno` are those of the call itself. In jobs that do not need it every
+//! function goes straight on, for one load and one branch.
+//!
+//! | file | what |
+//! |---|---|
+//! | `mod.rs` | how one call is shielded, by a description of its arguments |
+//! | `table.rs` | the calls and their arguments, a line each |
+//! | `vectors.rs` | calls on vectors of buffers and on messages |
+//! | `special.rs` | calls whose arguments depend on each other: ioctl, fcntl, execve … |
+//! | `bounce.rs` | the private memory |
+//!
+//! Not shielded are calls that keep buffers beyond their return (`io_uring`, `aio_*`, `io_submit`, `MSG_ZEROCOPY`), those
+//! made by `syscall(2)` or by instructions of the program's own, and mutexes and semaphores of the C library
+//! that lie in shared memory. `--fault-source event` needs none of this.
+//!
+//! The functions are cancellation points where the C library's are: they unwind.
+
+mod bounce;
+mod special;
+mod table;
+mod vectors;
+
+use std::ffi::{CStr, c_int, c_void};
+use std::ptr;
+use std::sync::atomic::{AtomicPtr, AtomicU8, Ordering};
+
+use hiroba_node::Runtime;
+
+pub(crate) use bounce::{Bounce, load, store};
+
+use crate::reporting::set_errno;
+
+/// What the kernel transfers at most in one call (`MAX_RW_COUNT` of <linux/fs.h>).
+const TRANSFER_BYTES_MAX: usize = 0x7fff_f000;
+
+/// The longest string that calls take, with its end: PATH_MAX.
+const PATH_BYTES_MAX: usize = 4096;
+
+/// Regular files are transferred through buffers of this length, so that a large transfer does not double its memory.
+const CHUNK_BYTES: usize = 16 << 20;
+
+/// The runtime while calls need shielding.
+static SHIELDING: AtomicPtr<Runtime> = AtomicPtr::new(ptr::null_mut());
+
+/// The runtime, when calls on its memory need shielding.
+#[inline(always)]
+pub(crate) fn shielding() -> Option<&'static Runtime> {
+    // SAFETY: null, or a runtime that lives as long as the process.
+    unsafe { SHIELDING.load(Ordering::Relaxed).as_ref() }
+}
+
+/// Begins to shield calls, if the job needs it: when it has been joined.
+pub(crate) fn shield(runtime: &'static Runtime) {
+    if !runtime.shields_system_calls() {
+        return;
+    }
+    // SAFETY: the function stays loaded until the process ends.
+    unsafe { libc::pthread_atfork(None, None, Some(unshield_child)) };
+    SHIELDING.store(ptr::from_ref(runtime).cast_mut(), Ordering::Release);
+}
+
+/// Ends it: shared memory is gone, and the kernel's own answer is right.
+pub(crate) fn unshield() {
+    SHIELDING.store(ptr::null_mut(), Ordering::Release);
+}
+
+/// A child made by fork has no shared memory.
+unsafe extern "C" fn unshield_child() {
+    unshield();
+}
+
+/// What an argument is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Argument {
+    /// No pointer.
+    Value,
+    /// A C string of at most PATH_MAX bytes.
+    Path,
+    /// So many bytes, which the call may read and change.
+    Bytes(usize),
+    /// Elements of so many bytes, which the call may read and change: the argument of that index is an `int` that
+    /// counts them.
+    Elements(usize, usize),
+    /// As many bytes as the `size_t` argument of that index says, which the call may read and change.
+    Sized(usize),
+    /// As many bytes as the `socklen_t` says to which the argument of that index points.
+    SocketAddress(usize),
+    /// A set of as many bits as the argument of that index says, in whole words.
+    Bits(usize),
+    /// A buffer that the call fills from its start on, as far as its result says; that argument has its size.
+    Filled(usize),
+    /// The same, unless the flags, the argument after the size, have MSG_TRUNC: then the result says nothing of
+    /// what was filled.
+    Received(usize),
+    /// A buffer that the call only reads; that argument has its size.
+    Read(usize),
+    /// A signal mask to wait with: faults must come all the same.
+    Mask,
+    /// No pointer: the place in a file where the transfer begins.
+    Offset,
+}
+
+/// How a call says that it failed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Returns {
+    /// -1.
+    Number,
+    /// NULL.
+    Pointer,
+}
+
+/// A function of the C library, and where it is.
+pub(crate) struct Call {
+    name: &'static CStr,
+    address: AtomicPtr<c_void>,
+    arguments: &'static [Argument],
+    returns: Returns,
+}
+
+impl Call {
+    pub(crate) const fn new(name: &'static CStr, arguments: &'static [Argument], returns: Returns) -> Call {
+        Call { name, address: AtomicPtr::new(ptr::null_mut()), arguments, returns }
+    }
+
+    /// Where the next library has the function. Resolved when this library is loaded; calls may come before that.
+    #[inline(always)]
+    pub(crate) fn address(&self) -> *mut c_void {
+        let address = self.address.load(Ordering::Relaxed);
+        if address.is_null() { self.resolve() } else { address }
+    }
+
+    #[cold]
+    pub(crate) fn resolve(&self) -> *mut c_void {
+        // SAFETY: looks a name up; the name is a C string.
+        let address = unsafe { libc::dlsym(libc::RTLD_NEXT, self.name.as_ptr()) };
+        let address = if address.is_null() { absent as *mut c_void } else { address };
+        self.address.store(address, Ordering::Relaxed);
+        address
+    }
+
+    /// Calls the function as it is.
+    ///
+    /// # Safety
+    /// The arguments must be what the function takes, in number and meaning.
+    #[inline(always)]
+    pub(crate) unsafe fn call<const N: usize>(&self, a: [usize; N]) -> isize {
+        // SAFETY: the caller's.
+        unsafe { call_address(self.address(), &a) }
+    }
+
+    /// Calls the function with private memory in place of shared.
+    ///
+    /// # Safety
+    /// As of [`Call::call`].
+    #[inline(never)]
+    pub(crate) unsafe fn shielded(&self, runtime: &'static Runtime, arguments: &mut [usize]) -> isize {
+        if !self.arguments.iter().zip(&*arguments).any(|(kind, value)| match kind {
+            Argument::Value | Argument::Offset => false,
+            Argument::Mask => *value != 0,
+            _ => runtime.is_shared(*value, 1),
+        }) {
+            // SAFETY: the caller's.
+            return unsafe { call_address(self.address(), arguments) };
+        }
+        if let Some((buffer, size)) = self.large_transfer(arguments) {
+            // SAFETY: the caller's.
+            return unsafe { self.in_chunks(runtime, arguments, buffer, size) };
+        }
+        // SAFETY: the caller's.
+        unsafe { self.bounced(runtime, arguments) }
+    }
+
+    /// The indices of buffer and size, if this is a transfer of more than a chunk from or to a regular file. Others
+    /// have no chunks: a datagram is one, and appending is atomic.
+    fn large_transfer(&self, arguments: &[usize]) -> Option<(usize, usize)> {
+        let large = |size: usize| arguments[size] > CHUNK_BYTES;
+        let (buffer, size, reads) =
+            self.arguments.iter().enumerate().find_map(|(index, kind)| match *kind {
+                Argument::Filled(size) if large(size) => Some((index, size, true)),
+                Argument::Read(size) if large(size) => Some((index, size, false)),
+                _ => None,
+            })?;
+        let descriptor = *arguments.first().filter(|_| buffer == 1)? as c_int;
+        is_regular(descriptor, reads).then_some((buffer, size))
+    }
+
+    /// # Safety
+    /// As of [`Call::call`].
+    unsafe fn in_chunks(
+        &self,
+        runtime: &'static Runtime,
+        given: &[usize],
+        buffer: usize,
+        size: usize,
+    ) -> isize {
+        let (total, mut done) = (given[size].min(TRANSFER_BYTES_MAX), 0);
+        while done < total {
+            let mut arguments = [0; ARGUMENTS_MAX];
+            arguments[..given.len()].copy_from_slice(given);
+            let chunk = CHUNK_BYTES.min(total - done);
+            arguments[buffer] += done;
+            arguments[size] = chunk;
+            if let Some(place) = self.arguments.iter().position(|kind| *kind == Argument::Offset) {
+                arguments[place] += done;
+            }
+            let before = errno();
+            // SAFETY: the caller's; the chunk lies within the buffer.
+            let result = unsafe { self.bounced(runtime, &mut arguments[..given.len()]) };
+            if result <= 0 && done > 0 {
+                set_errno(before);
+                break;
+            }
+            if result <= 0 {
+                return result;
+            }
+            done += result as usize;
+            if (result as usize) < chunk {
+                break;
+            }
+        }
+        done as isize
+    }
+
+    /// # Safety
+    /// As of [`Call::call`].
+    unsafe fn bounced(&self, runtime: &'static Runtime, arguments: &mut [usize]) -> isize {
+        let mut bounce = Bounce::new(runtime);
+        let mut filled = None;
+        let given: [usize; ARGUMENTS_MAX] =
+            std::array::from_fn(|index| arguments.get(index).copied().unwrap_or(0));
+        for (index, kind) in self.arguments.iter().enumerate() {
+            match replace(&mut bounce, *kind, index, &given, arguments) {
+                Some(Replaced::Buffer) => filled = Some((given[index], arguments[index])),
+                Some(Replaced::Argument) => {}
+                None => return self.fail(libc::ENOMEM),
+            }
+        }
+        // SAFETY: the caller's; the private memory is as long as what it stands for.
+        let result = unsafe { call_address(self.address(), arguments) };
+        let errno = errno();
+        if let Some((shared, private)) = filled
+            && result > 0
+        {
+            // The result may be longer than the buffer: a datagram's true length.
+            let size = self.filled_size(arguments);
+            store(shared, private as *const u8, size.min(result as usize));
+        }
+        bounce.write_back();
+        set_errno(errno);
+        self.pointer_back(result, &given, arguments)
+    }
+
+    /// Calls that give back the buffer that they were given shall not give the private one.
+    fn pointer_back(&self, result: isize, given: &[usize], arguments: &[usize]) -> isize {
+        if self.returns == Returns::Pointer {
+            let same = arguments.iter().position(|argument| *argument as isize == result);
+            if let Some(index) = same.filter(|_| result != 0) {
+                return given[index] as isize;
+            }
+        }
+        result
+    }
+
+    fn filled_size(&self, arguments: &[usize]) -> usize {
+        let size = self.arguments.iter().find_map(|kind| match kind {
+            Argument::Filled(size) | Argument::Received(size) => Some(arguments[*size]),
+            _ => None,
+        });
+        size.unwrap_or(0)
+    }
+
+    pub(crate) fn fail(&self, errno: c_int) -> isize {
+        set_errno(errno);
+        if self.returns == Returns::Pointer { 0 } else { -1 }
+    }
+}
+
+/// The most arguments that a shielded function has.
+const ARGUMENTS_MAX: usize = 7;
+
+enum Replaced {
+    /// Or left as it was.
+    Argument,
+    Buffer,
+}
+
+/// Puts private memory in an argument's place if it is shared; None when there is no memory for it.
+fn replace(
+    bounce: &mut Bounce,
+    kind: Argument,
+    index: usize,
+    given: &[usize; ARGUMENTS_MAX],
+    arguments: &mut [usize],
+) -> Option<Replaced> {
+    let address = given[index];
+    let bytes = match kind {
+        Argument::Value | Argument::Offset => return Some(Replaced::Argument),
+        Argument::Mask => return mask_without_faults(bounce, address, &mut arguments[index]),
+        Argument::Path => 1,
+        Argument::Bytes(bytes) => bytes,
+        Argument::Elements(count, bytes) => usize::try_from(given[count] as c_int).unwrap_or(0) * bytes,
+        Argument::Sized(size) => given[size],
+        Argument::SocketAddress(length) => socket_length(bounce, given[length]),
+        Argument::Bits(count) => usize::try_from(given[count] as c_int).unwrap_or(0).div_ceil(64) * 8,
+        Argument::Filled(size) | Argument::Received(size) => {
+            bounce.allocated_prefix(address, given[size].min(TRANSFER_BYTES_MAX))
+        }
+        Argument::Read(size) => given[size].min(TRANSFER_BYTES_MAX),
+    };
+    if address == 0 || !bounce.must_shield(address, bytes) {
+        return Some(Replaced::Argument);
+    }
+    let piece = match kind {
+        // Without a copy it is too long, or runs out of what is allocated: the kernel says so.
+        Argument::Path => bounce.string(address, PATH_BYTES_MAX).unwrap_or(address as *mut u8),
+        Argument::Received(size) if given[size + 1] as c_int & libc::MSG_TRUNC != 0 => {
+            arguments[size] = bytes;
+            bounce.exchange(address, bytes)?
+        }
+        Argument::Filled(size) | Argument::Received(size) => {
+            arguments[size] = bytes;
+            let piece = bounce.piece(address, bytes)?;
+            arguments[index] = piece.addr();
+            return Some(Replaced::Buffer);
+        }
+        Argument::Read(size) => {
+            arguments[size] = bytes;
+            bounce.copy(address, bytes)?
+        }
+        _ => bounce.exchange(address, bytes)?,
+    };
+    arguments[index] = piece.addr();
+    Some(Replaced::Argument)
+}
+
+fn mask_without_faults(bounce: &mut Bounce, address: usize, argument: &mut usize) -> Option<Replaced> {
+    let bytes = size_of::<u64>();
+    if address == 0 || bounce.allocated_prefix(address, bytes) < bytes {
+        return Some(Replaced::Argument);
+    }
+    // The C library reads a whole sigset_t, whose first word is the kernel's.
+    let piece = bounce.piece(address, size_of::<libc::sigset_t>())?;
+    load(piece, address, bytes);
+    // SAFETY: the piece has room for a sigset_t, and like the program's set lies at a multiple of 8.
+    let mask = unsafe { &mut *piece.cast::<u64>() };
+    *mask &= !hiroba_node::program_signals::fault_signals();
+    *argument = piece.addr();
+    Some(Replaced::Argument)
+}
+
+/// The value of a `socklen_t` that the program points to.
+fn socket_length(bounce: &Bounce, address: usize) -> usize {
+    if address == 0 || bounce.allocated_prefix(address, 4) < 4 {
+        return 0;
+    }
+    // SAFETY: the program passes a pointer to a socklen_t; if it is shared, it is allocated, and faults are served.
+    unsafe { (address as *const u32).read_unaligned() as usize }
+}
+
+/// In place of a function that this C library does not have.
+unsafe extern "C-unwind" fn absent() -> isize {
+    set_errno(libc::ENOSYS);
+    -1
+}
+
+/// # Safety
+/// `function` must take these arguments.
+#[inline(always)]
+pub(crate) unsafe fn call_address(function: *mut c_void, a: &[usize]) -> isize {
+    macro_rules! with {
+        ($($index:literal)*) => {{
+            type Function = unsafe extern "C-unwind" fn($(with!(@type $index)),*) -> isize;
+            // SAFETY: the caller passes a function of this many arguments, each of which fits a register.
+            let function = unsafe { std::mem::transmute::<*mut c_void, Function>(function) };
+            // SAFETY: the arguments are the caller's.
+            unsafe { function($(a[$index]),*) }
+        }};
+        (@type $index:literal) => { usize };
+    }
+    match a.len() {
+        0 => with!(),
+        1 => with!(0),
+        2 => with!(0 1),
+        3 => with!(0 1 2),
+        4 => with!(0 1 2 3),
+        5 => with!(0 1 2 3 4),
+        6 => with!(0 1 2 3 4 5),
+        _ => with!(0 1 2 3 4 5 6),
+    }
+}
+
+/// Touches every page of shared memory for writing, so that the kernel finds it. Only for what cannot be shielded:
+/// another thread may lose the page again.
+pub(crate) fn touch(runtime: &'static Runtime, address: usize, bytes: usize) {
+    const PAGE_BYTES: usize = 4096;
+    if bytes == 0 || !runtime.is_shared(address, bytes) {
+        return;
+    }
+    let last = address.saturating_add(bytes - 1);
+    let mut byte = address;
+    while byte <= last {
+        if runtime.is_allocated(byte, 1) {
+            // SAFETY: the byte is allocated, and faults on it are served.
+            let byte = unsafe { AtomicU8::from_ptr(byte as *mut u8) };
+            // Storing what is there takes write access, and harms nobody. Adding nothing would be made a load.
+            let mut value = byte.load(Ordering::Relaxed);
+            while let Err(now) = byte.compare_exchange(value, value, Ordering::Relaxed, Ordering::Relaxed) {
+                value = now;
+            }
+        }
+        byte = (byte | (PAGE_BYTES - 1)) + 1;
+    }
+}
+
+/// Whether a descriptor is a regular file that may be transferred piecemeal.
+fn is_regular(descriptor: c_int, reads: bool) -> bool {
+    let mut status = std::mem::MaybeUninit::<libc::stat>::uninit();
+    let before = errno();
+    // SAFETY: the call fills in a local.
+    let known = unsafe { libc::fstat(descriptor, status.as_mut_ptr()) } == 0;
+    // SAFETY: fcntl with F_GETFL has no memory operands.
+    let flags = unsafe { libc::fcntl(descriptor, libc::F_GETFL) };
+    set_errno(before);
+    // SAFETY: fstat succeeded, so it has filled the status in.
+    let is_file = || unsafe { status.assume_init() }.st_mode & libc::S_IFMT == libc::S_IFREG;
+    known && is_file() && (reads || flags & libc::O_APPEND == 0)
+}
+
+pub(crate) fn errno() -> c_int {
+    // SAFETY: __errno_location has no preconditions.
+    let location = unsafe { libc::__errno_location() };
+    // SAFETY: it points to the calling thread's errno.
+    unsafe { *location }
+}
+
+/// Every function is looked up when the library is loaded: looking up is nothing for a signal handler.
+#[used]
+#[unsafe(link_section = ".init_array")]
+static RESOLVE: extern "C" fn() = resolve_all;
+
+extern "C" fn resolve_all() {
+    let others = [crate::stdio::ALL, crate::signals::ALL, crate::threads::ALL];
+    for call in [table::ALL, vectors::ALL, special::ALL].iter().chain(&others).copied().flatten() {
+        call.resolve();
+    }
+}

@@ -1,0 +1,436 @@
+//! Calls on vectors of buffers, and on messages, whose headers point on.
+
+use std::ffi::c_int;
+use std::mem::offset_of;
+
+use hiroba_node::Runtime;
+
+use super::{Bounce, Call, Returns, call_address, errno, load, shielding, store};
+use crate::reporting::set_errno;
+
+/// The longest vector that the kernel takes: UIO_MAXIOV.
+const VECTOR_MAX: usize = 1024;
+
+const ENTRY: usize = size_of::<libc::iovec>();
+const HEADER: usize = size_of::<libc::msghdr>();
+
+/// Whether a call fills the buffers or reads them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Direction {
+    Fills,
+    Reads,
+}
+
+/// A vector of private buffers in place of the program's.
+struct Vector {
+    /// As the program gave it.
+    given: *const libc::iovec,
+    /// As the call gets it.
+    private: *mut libc::iovec,
+    count: usize,
+}
+
+/// Why there is no private vector.
+enum NoVector {
+    /// None of it is shared, or the kernel will refuse it.
+    NotNeeded,
+    NoMemory,
+}
+
+fn entry(vector: *const libc::iovec, index: usize) -> libc::iovec {
+    // SAFETY: the vector is a private copy that is longer than `index`.
+    let place = unsafe { vector.add(index) };
+    // SAFETY: as above.
+    unsafe { place.read() }
+}
+
+impl Vector {
+    fn new(
+        bounce: &mut Bounce,
+        runtime: &Runtime,
+        address: usize,
+        count: usize,
+        direction: Direction,
+    ) -> Result<Vector, NoVector> {
+        let bytes = count * ENTRY;
+        if count == 0 || count > VECTOR_MAX || bounce.allocated_prefix(address, bytes) < bytes {
+            return Err(NoVector::NotNeeded);
+        }
+        let copies = (bounce.copy(address, bytes), bounce.copy(address, bytes));
+        let (Some(given), Some(private)) = copies else { return Err(NoVector::NoMemory) };
+        let mut vector = Vector { given: given.cast(), private: private.cast(), count };
+        let buffers = (0..count).map(|index| entry(vector.given, index));
+        let shared = buffers.filter(|buffer| runtime.is_shared(buffer.iov_base.addr(), buffer.iov_len));
+        let (pieces, bytes) = shared
+            .fold((0, 0_usize), |(pieces, bytes), buffer| (pieces + 1, bytes.saturating_add(buffer.iov_len)));
+        if pieces == 0 && !runtime.is_shared(address, 1) {
+            return Err(NoVector::NotNeeded);
+        }
+        if bytes > super::TRANSFER_BYTES_MAX {
+            // More than the kernel transfers at once: the rest is not looked at.
+            vector.count = vector.transferable();
+        }
+        bounce.reserve(pieces, bytes.min(super::TRANSFER_BYTES_MAX)).ok_or(NoVector::NoMemory)?;
+        for index in 0..vector.count {
+            if !vector.replace(bounce, index, direction)? {
+                vector.count = index + 1;
+            }
+        }
+        Ok(vector)
+    }
+
+    /// How many buffers hold no more than the kernel transfers at once: one at least.
+    fn transferable(&self) -> usize {
+        let mut bytes = 0_usize;
+        let fits = |index: &usize| {
+            bytes = bytes.saturating_add(entry(self.given, *index).iov_len);
+            bytes <= super::TRANSFER_BYTES_MAX
+        };
+        (0..self.count).take_while(fits).count().max(1)
+    }
+
+    /// Puts a private buffer in the place of a shared one; false when the transfer ends with it.
+    fn replace(&mut self, bounce: &mut Bounce, index: usize, direction: Direction) -> Result<bool, NoVector> {
+        let buffer = entry(self.given, index);
+        let address = buffer.iov_base.addr();
+        let wanted = buffer.iov_len.min(super::TRANSFER_BYTES_MAX);
+        let bytes =
+            if direction == Direction::Fills { bounce.allocated_prefix(address, wanted) } else { wanted };
+        if bounce.must_shield(address, bytes) {
+            let piece = match direction {
+                Direction::Fills => bounce.piece(address, bytes),
+                Direction::Reads => bounce.copy(address, bytes),
+            };
+            let piece = piece.ok_or(NoVector::NoMemory)?;
+            let replaced = libc::iovec { iov_base: piece.cast(), iov_len: bytes };
+            // SAFETY: the vector is a private copy that is longer than `index`.
+            let place = unsafe { self.private.add(index) };
+            // SAFETY: as above.
+            unsafe { place.write(replaced) };
+        }
+        Ok(bytes == buffer.iov_len)
+    }
+
+    /// Lays the program's bytes under what the call will fill.
+    fn preload(&self) {
+        self.each(usize::MAX, load);
+    }
+
+    /// Carries over what the call has filled.
+    fn scatter(&self, transferred: usize) {
+        self.each(transferred, |private, shared, bytes| store(shared, private, bytes));
+    }
+
+    fn each(&self, transferred: usize, copy: impl Fn(*mut u8, usize, usize)) {
+        let mut left = transferred;
+        for index in 0..self.count {
+            let (given, private) = (entry(self.given, index), entry(self.private, index));
+            let bytes = private.iov_len.min(left);
+            if given.iov_base != private.iov_base {
+                copy(private.iov_base.cast(), given.iov_base.addr(), bytes);
+            }
+            left -= bytes;
+        }
+    }
+}
+
+/// A call whose second argument is a vector and whose third counts its buffers.
+///
+/// # Safety
+/// The arguments must be what the function takes.
+#[inline(never)]
+unsafe fn on_vector(
+    call: &Call,
+    runtime: &'static Runtime,
+    direction: Direction,
+    arguments: &mut [usize],
+) -> isize {
+    let mut bounce = Bounce::new(runtime);
+    let count = usize::try_from(arguments[2] as c_int).unwrap_or(0);
+    let vector = match Vector::new(&mut bounce, runtime, arguments[1], count, direction) {
+        Ok(vector) => vector,
+        // SAFETY: the caller's.
+        Err(NoVector::NotNeeded) => return unsafe { call_address(call.address(), arguments) },
+        Err(NoVector::NoMemory) => return call.fail(libc::ENOMEM),
+    };
+    arguments[1] = vector.private.addr();
+    arguments[2] = vector.count;
+    // SAFETY: the caller's; the private buffers are as long as what they stand for.
+    let result = unsafe { call_address(call.address(), arguments) };
+    if direction == Direction::Fills && result > 0 {
+        let errno = errno();
+        vector.scatter(result as usize);
+        set_errno(errno);
+    }
+    result
+}
+
+/// Defines functions on vectors, and `VECTOR_CALLS` of their [`Call`]s.
+macro_rules! on_vectors {
+    ($($name:ident($($argument:ident),*) $direction:ident;)*) => {
+        #[allow(non_upper_case_globals)]
+        mod vector_calls {
+            use super::*;
+            $(pub(super) static $name: Call = Call::new(
+                match std::ffi::CStr::from_bytes_with_nul(concat!(stringify!($name), "\0").as_bytes()) {
+                    Ok(name) => name,
+                    Err(_) => panic!("a name holds no zero byte"),
+                },
+                &[],
+                Returns::Number,
+            );)*
+        }
+        pub(super) static ALL: &[&Call] = &[
+            $(&vector_calls::$name,)* &SENDMSG, &RECVMSG, &SENDMMSG, &RECVMMSG,
+        ];
+        $(
+            #[unsafe(no_mangle)]
+            unsafe extern "C-unwind" fn $name($($argument: usize),*) -> isize {
+                let call = &vector_calls::$name;
+                match shielding() {
+                    // SAFETY: the caller's: these are the arguments of the C library's function.
+                    None => unsafe { call.call([$($argument),*]) },
+                    // SAFETY: as above.
+                    Some(runtime) => unsafe {
+                        on_vector(call, runtime, Direction::$direction, &mut [$($argument),*])
+                    },
+                }
+            }
+        )*
+    };
+}
+
+on_vectors! {
+    readv(fd, vector, count) Fills;
+    preadv(fd, vector, count, offset) Fills;
+    preadv64(fd, vector, count, offset) Fills;
+    preadv2(fd, vector, count, offset, flags) Fills;
+    preadv64v2(fd, vector, count, offset, flags) Fills;
+    process_vm_readv(process, vector, count, remote, remote_count, flags) Fills;
+    writev(fd, vector, count) Reads;
+    pwritev(fd, vector, count, offset) Reads;
+    pwritev64(fd, vector, count, offset) Reads;
+    pwritev2(fd, vector, count, offset, flags) Reads;
+    pwritev64v2(fd, vector, count, offset, flags) Reads;
+    process_vm_writev(process, vector, count, remote, remote_count, flags) Reads;
+}
+
+static SENDMSG: Call = Call::new(c"sendmsg", &[], Returns::Number);
+static RECVMSG: Call = Call::new(c"recvmsg", &[], Returns::Number);
+static SENDMMSG: Call = Call::new(c"sendmmsg", &[], Returns::Number);
+static RECVMMSG: Call = Call::new(c"recvmmsg", &[], Returns::Number);
+
+/// sendmsg(2), recvmsg(2).
+///
+/// # Safety
+/// The arguments must be what the function takes.
+#[inline(never)]
+unsafe fn on_message(
+    call: &Call,
+    runtime: &'static Runtime,
+    direction: Direction,
+    [fd, address, flags]: [usize; 3],
+) -> isize {
+    let mut bounce = Bounce::new(runtime);
+    if bounce.allocated_prefix(address, HEADER) < HEADER || address == 0 {
+        // SAFETY: the caller's; the kernel refuses it.
+        return unsafe { call.call([fd, address, flags]) };
+    }
+    // SAFETY: the program passes a header; if it is shared, it is allocated, and faults are served.
+    let mut header = unsafe { (address as *const libc::msghdr).read() };
+    let parts_shared = [
+        (address, HEADER),
+        (header.msg_name.addr(), header.msg_namelen as usize),
+        (header.msg_control.addr(), header.msg_controllen),
+    ]
+    .iter()
+    .any(|(start, bytes)| *bytes > 0 && runtime.is_shared(*start, *bytes));
+    let count = header.msg_iovlen;
+    let vector = match Vector::new(&mut bounce, runtime, header.msg_iov.addr(), count, direction) {
+        Ok(vector) => Some(vector),
+        Err(NoVector::NotNeeded) if parts_shared => None,
+        // SAFETY: the caller's.
+        Err(NoVector::NotNeeded) => return unsafe { call.call([fd, address, flags]) },
+        Err(NoVector::NoMemory) => return call.fail(libc::ENOMEM),
+    };
+    if let Some(vector) = &vector {
+        header.msg_iov = vector.private;
+        header.msg_iovlen = vector.count;
+        if direction == Direction::Fills && flags as c_int & libc::MSG_TRUNC != 0 {
+            vector.preload();
+        }
+    }
+    let exchanged = exchange_parts(&mut bounce, &mut header);
+    let Some(private) = exchanged.and_then(|()| bounce.piece(address, HEADER)) else {
+        return call.fail(libc::ENOMEM);
+    };
+    // SAFETY: the piece has room for a header, and lies like the program's.
+    unsafe { private.cast::<libc::msghdr>().write_unaligned(header) };
+    // SAFETY: the caller's; the private memory is as long as what it stands for.
+    let result = unsafe { call.call([fd, private.addr(), flags]) };
+    if direction == Direction::Fills && result >= 0 {
+        let errno = errno();
+        if let Some(vector) = vector {
+            vector.scatter(result as usize);
+        }
+        bounce.write_back();
+        return_header(address, private);
+        set_errno(errno);
+    }
+    result
+}
+
+/// Private memory for a message's address and ancillary data.
+fn exchange_parts(bounce: &mut Bounce, header: &mut libc::msghdr) -> Option<()> {
+    let (name, control) = (header.msg_name.addr(), header.msg_control.addr());
+    if bounce.must_shield(name, header.msg_namelen as usize) {
+        header.msg_name = bounce.exchange(name, header.msg_namelen as usize)?.cast();
+    }
+    if bounce.must_shield(control, header.msg_controllen) {
+        header.msg_control = bounce.exchange(control, header.msg_controllen)?.cast();
+    }
+    Some(())
+}
+
+/// Carries over what recvmsg(2) says in the header.
+fn return_header(given: usize, private: *const u8) {
+    let fields = [
+        (offset_of!(libc::msghdr, msg_namelen), 4),
+        (offset_of!(libc::msghdr, msg_controllen), size_of::<usize>()),
+        (offset_of!(libc::msghdr, msg_flags), 4),
+    ];
+    for (offset, bytes) in fields {
+        // SAFETY: the private header is a whole one.
+        store(given + offset, unsafe { private.add(offset) }, bytes);
+    }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C-unwind" fn sendmsg(fd: usize, message: usize, flags: usize) -> isize {
+    match shielding() {
+        // SAFETY: the caller's.
+        None => unsafe { SENDMSG.call([fd, message, flags]) },
+        // SAFETY: the caller's.
+        Some(runtime) => unsafe { on_message(&SENDMSG, runtime, Direction::Reads, [fd, message, flags]) },
+    }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C-unwind" fn recvmsg(fd: usize, message: usize, flags: usize) -> isize {
+    match shielding() {
+        // SAFETY: the caller's.
+        None => unsafe { RECVMSG.call([fd, message, flags]) },
+        // SAFETY: the caller's.
+        Some(runtime) => unsafe { on_message(&RECVMSG, runtime, Direction::Fills, [fd, message, flags]) },
+    }
+}
+
+const MESSAGE: usize = size_of::<libc::mmsghdr>();
+
+/// Whether anything that the messages consist of is shared.
+fn any_shared(runtime: &'static Runtime, messages: usize, count: usize) -> bool {
+    let bounce = Bounce::new(runtime);
+    if runtime.is_shared(messages, count * MESSAGE) {
+        return bounce.allocated_prefix(messages, count * MESSAGE) == count * MESSAGE;
+    }
+    (0..count).any(|index| {
+        let address = messages + index * MESSAGE;
+        // SAFETY: the program passes so many messages, in private memory.
+        let header = unsafe { (address as *const libc::msghdr).read() };
+        let shared = |start: usize, bytes: usize| bytes > 0 && runtime.is_shared(start, bytes);
+        let (vector, entries) = (header.msg_iov, header.msg_iovlen);
+        shared(header.msg_name.addr(), header.msg_namelen as usize)
+            || shared(header.msg_control.addr(), header.msg_controllen)
+            || shared(vector.addr(), entries * ENTRY)
+            || (0..entries.min(VECTOR_MAX)).any(|at| {
+                let buffer = entry(vector, at);
+                shared(buffer.iov_base.addr(), buffer.iov_len)
+            })
+    })
+}
+
+fn set_length(message: usize, length: isize) {
+    let length = length as u32;
+    store(message + offset_of!(libc::mmsghdr, msg_len), (&raw const length).cast(), size_of::<u32>());
+}
+
+/// The kernel sends messages one by one too, and stops at the first that fails.
+#[unsafe(no_mangle)]
+unsafe extern "C-unwind" fn sendmmsg(fd: usize, messages: usize, count: usize, flags: usize) -> isize {
+    let bounded = usize::try_from(count as c_int).unwrap_or(0).min(VECTOR_MAX);
+    let Some(runtime) = shielding().filter(|runtime| any_shared(runtime, messages, bounded)) else {
+        // SAFETY: the caller's.
+        return unsafe { SENDMMSG.call([fd, messages, count, flags]) };
+    };
+    let before = errno();
+    for index in 0..bounded {
+        let message = messages + index * MESSAGE;
+        // SAFETY: the caller's; a message begins with its header.
+        let result = unsafe { on_message(&SENDMSG, runtime, Direction::Reads, [fd, message, flags]) };
+        if result < 0 && index > 0 {
+            set_errno(before);
+            return index as isize;
+        }
+        if result < 0 {
+            return -1;
+        }
+        set_length(message, result);
+    }
+    bounded as isize
+}
+
+/// The kernel receives messages one by one too: it looks at the timeout after each, and with MSG_WAITFORONE waits for
+/// the first only.
+#[unsafe(no_mangle)]
+unsafe extern "C-unwind" fn recvmmsg(
+    fd: usize,
+    messages: usize,
+    count: usize,
+    flags: usize,
+    timeout: usize,
+) -> isize {
+    let bounded = usize::try_from(count as c_int).unwrap_or(0).min(VECTOR_MAX);
+    let needed = |runtime: &&'static Runtime| {
+        any_shared(runtime, messages, bounded) || timeout != 0 && runtime.is_shared(timeout, 16)
+    };
+    let Some(runtime) = shielding().filter(needed) else {
+        // SAFETY: the caller's.
+        return unsafe { RECVMMSG.call([fd, messages, count, flags, timeout]) };
+    };
+    let began = std::time::Instant::now();
+    // SAFETY: the program passes NULL or a timeout; if it is shared, it is allocated, and faults are served.
+    let limit = unsafe { (timeout as *const libc::timespec).as_ref() }.copied().map(duration);
+    let before = errno();
+    let mut flags = flags as c_int;
+    for index in 0..bounded {
+        let message = messages + index * MESSAGE;
+        let arguments = [fd, message, (flags & !libc::MSG_WAITFORONE) as usize];
+        // SAFETY: the caller's; a message begins with its header.
+        let result = unsafe { on_message(&RECVMSG, runtime, Direction::Fills, arguments) };
+        if result < 0 && index > 0 {
+            set_errno(before);
+            return index as isize;
+        }
+        if result < 0 {
+            return -1;
+        }
+        set_length(message, result);
+        if flags & libc::MSG_WAITFORONE != 0 {
+            flags |= libc::MSG_DONTWAIT;
+        }
+        if let Some(limit) = limit {
+            let left = limit.saturating_sub(began.elapsed());
+            let told = libc::timespec { tv_sec: left.as_secs() as _, tv_nsec: left.subsec_nanos().into() };
+            store(timeout, (&raw const told).cast(), size_of::<libc::timespec>());
+            if left.is_zero() {
+                return index as isize + 1;
+            }
+        }
+    }
+    bounded as isize
+}
+
+fn duration(time: libc::timespec) -> std::time::Duration {
+    let seconds = u64::try_from(time.tv_sec).unwrap_or(0);
+    std::time::Duration::new(seconds, u32::try_from(time.tv_nsec).unwrap_or(0))
+}

@@ -1,0 +1,92 @@
+//! A clean page against its twin: the comparison that a release makes of every page that may have been written.
+
+use std::hint::black_box;
+use std::sync::Arc;
+use std::time::Instant;
+
+use hiroba_base::{PageId, PageRange};
+use hiroba_memory::{MemoryConfig, SharedMemory, Twins};
+
+use super::samples::Taken;
+use super::shared::PAGE_BYTES;
+use super::{Row, row};
+use crate::failure::Failure;
+
+/// Pages and twins together are more than any cache holds.
+const COLD_BYTES: usize = 128 << 20;
+/// A comparison is shorter than a reading of the clock: so many are timed together.
+const HOT_BATCH: usize = 1000;
+/// Cold pages are timed together, too, so that the processor's own prefetching counts for both sides.
+const COLD_BATCH: usize = 64;
+const WARM_UP: usize = 10;
+
+/// In this process, which is no node.
+pub fn measure(quick: bool) -> Result<Vec<Row>, Failure> {
+    let failed = |error: hiroba_memory::MemoryError| Failure::new(format!("cannot measure: {error}"));
+    let cold_bytes = if quick { COLD_BYTES / 2 } else { COLD_BYTES };
+    let pages = cold_bytes / PAGE_BYTES;
+    let config = MemoryConfig { region_bytes: cold_bytes as u64, ..MemoryConfig::default() };
+    let memory = Arc::new(SharedMemory::reserve(config).map_err(failed)?);
+    memory.allocate(PageRange { first: PageId(0), count: memory_pages(&memory) }).map_err(failed)?;
+    let granules_a_page = (memory_pages(&memory) as usize / pages).max(1);
+    let id = |page: usize| PageId((page * granules_a_page) as u64);
+    let mut twins = Twins::new(memory.clone());
+    for page in 0..pages {
+        let content = [page as u8 | 1; PAGE_BYTES];
+        memory.write(id(page), 0, &content).map_err(failed)?;
+        twins.make(id(page), PAGE_BYTES);
+    }
+    // The same bytes in private memory: as many as page and twin have.
+    let plain = vec![1u64; 2 * cold_bytes / 8];
+    let plain_words = 2 * PAGE_BYTES / 8;
+
+    let mut changed = Vec::new();
+    let mut compare = |page: usize| _ = black_box(twins.changed_lines(id(page), &mut changed));
+    let read = |page: usize| _ = black_box(sum(&plain[page * plain_words..][..plain_words]));
+    let times = if quick { 100 } else { 400 };
+    let hot = batches(times, HOT_BATCH, |_| compare(0));
+    let hot_raw = batches(times, HOT_BATCH, |_| read(0));
+    let batches_in_all = pages / COLD_BATCH;
+    let cold = batches(batches_in_all - WARM_UP, COLD_BATCH, &mut compare);
+    let cold_raw = batches(batches_in_all - WARM_UP, COLD_BATCH, read);
+    Ok(vec![
+        row(
+            "diff of a clean page",
+            "",
+            "4 KiB, hot; raw: plain read of both",
+            hot,
+            Some(hot_raw.median_us()),
+        ),
+        row(
+            "diff of a clean page",
+            "",
+            "4 KiB, cold; raw: plain read of both",
+            cold,
+            Some(cold_raw.median_us()),
+        ),
+    ])
+}
+
+fn memory_pages(memory: &SharedMemory) -> u64 {
+    memory.granules()
+}
+
+/// Times of single operations, from batches of them.
+fn batches(times: usize, batch: usize, mut operation: impl FnMut(usize)) -> Taken {
+    let mut next = 0;
+    let mut nanos = Vec::with_capacity(times);
+    for number in 0..times + WARM_UP {
+        let began = Instant::now();
+        (next..next + batch).for_each(&mut operation);
+        if number >= WARM_UP {
+            nanos.push(began.elapsed().as_nanos() as f64 / batch as f64);
+        }
+        next += batch;
+    }
+    Taken::new(nanos, WARM_UP)
+}
+
+/// Loads every word; the compiler makes vector instructions of it.
+fn sum(words: &[u64]) -> u64 {
+    words.iter().fold(0, |sum, word| sum.wrapping_add(*word))
+}

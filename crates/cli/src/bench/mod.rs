@@ -1,0 +1,270 @@
+//! `hiroba bench`: what Hiroba's primitives cost on this machine.
+//!
+//! The command runs jobs of itself: the nodes' program is the hidden subcommand `bench-node`, which calls the runtime directly and
+//! sends its rows through standard output. The same nodes exchange the same bytes over plain UDP sockets in the same run, so
+//! that a ratio compares like with like however the machine feels today.
+
+mod compute;
+mod diff;
+mod node;
+mod plan;
+mod raw;
+mod samples;
+mod shared;
+mod table;
+
+use std::io::{BufRead, BufReader, IsTerminal, Write};
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use hiroba_wire::control::{FaultSourceChoice, WriteTrackingChoice};
+use rustix::process::Signal;
+use serde::{Deserialize, Serialize};
+
+use crate::failure::{Failure, STATUS_HIROBA, system_words};
+pub use node::serve_as_node;
+pub use plan::{BenchOptions, BenchPlan, Group};
+
+/// One line of the result.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Row {
+    /// What was measured.
+    pub name: String,
+    /// What carried the messages; empty when there were none.
+    pub fabric: String,
+    /// In which state of the nodes and pages.
+    pub state: String,
+    /// The figures.
+    #[serde(flatten)]
+    pub figures: Figures,
+    /// Ours over the raw one (of bandwidths: ours as a part of it).
+    pub ratio: Option<f64>,
+    /// How many times it was measured.
+    pub repetitions: usize,
+    /// How many times it was done before, unmeasured.
+    pub warm_up: usize,
+}
+
+/// What a row says.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(untagged)]
+pub enum Figures {
+    /// The times of single operations, in microseconds.
+    Time {
+        /// The median.
+        p50_us: f64,
+        /// The 99th percentile.
+        p99_us: f64,
+        /// The median of the same without Hiroba.
+        raw_us: Option<f64>,
+    },
+    /// Bytes moved in a time, in 10⁹ bytes a second.
+    Bandwidth {
+        /// With Hiroba.
+        gb_per_s: f64,
+        /// Without.
+        raw_gb_per_s: Option<f64>,
+    },
+}
+
+/// What a node says on standard output.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+enum Report {
+    /// What is being measured now.
+    Progress(String),
+    /// A result.
+    Row(Row),
+}
+
+/// Measures what was asked for, prints the table, writes the JSON.
+pub fn bench(options: &BenchOptions) -> Result<u8, Failure> {
+    let json = options.json.as_deref().map(|path| create(path).map(|file| (path, file))).transpose()?;
+    let setting = Setting::choose(options)?;
+    let mut progress = Progress::default();
+    let mut rows = Vec::new();
+    let alone = |group: &Group| matches!(group, Group::Compute);
+    let here = |group: &Group| matches!(group, Group::Diff);
+    for group in options.groups.iter().filter(|group| here(group)) {
+        progress.show(group.name());
+        rows.extend(diff::measure(options.quick)?);
+    }
+    let together: Vec<Group> =
+        options.groups.iter().copied().filter(|group| !alone(group) && !here(group)).collect();
+    let by_themselves: Vec<Group> = options.groups.iter().copied().filter(alone).collect();
+    for (nodes, groups) in [(1, by_themselves), (options.nodes, together)] {
+        if groups.is_empty() {
+            continue;
+        }
+        let plan = BenchPlan { groups, quick: options.quick, setting: setting.describe() };
+        match run_job(options, &setting, nodes, &plan, &mut progress)? {
+            Ok(more) => rows.extend(more),
+            // The job has said why.
+            Err(status) => return Ok(status),
+        }
+    }
+    progress.clear();
+    let heading = format!(
+        "hiroba bench: {} nodes on {} cores over {}",
+        options.nodes,
+        std::thread::available_parallelism().map_or(1, |cores| cores.get()),
+        options.fabric,
+    );
+    // A reader that has gone wants to see no more.
+    let _ = std::io::stdout().write_all(table::render(&heading, &setting.describe(), &rows).as_bytes());
+    if let Some((path, file)) = json {
+        write_json(path, file, &rows)?;
+    }
+    Ok(0)
+}
+
+fn cannot_write(path: &Path, error: &std::io::Error) -> Failure {
+    Failure::new(format!(
+        "cannot write the rows to '{}': {}; name another file after --json",
+        path.display(),
+        system_words(error)
+    ))
+}
+
+/// Opened before anything is measured, so that a typing error costs no minute.
+fn create(path: &Path) -> Result<std::fs::File, Failure> {
+    std::fs::File::create(path).map_err(|error| cannot_write(path, &error))
+}
+
+fn write_json(path: &Path, mut file: std::fs::File, rows: &[Row]) -> Result<(), Failure> {
+    let text = serde_json::to_string_pretty(rows).map_err(std::io::Error::from);
+    text.and_then(|text| file.write_all(format!("{text}\n").as_bytes()))
+        .map_err(|error| cannot_write(path, &error))
+}
+
+/// How faults are caught and writes found in the measured jobs: named, so that each row can say it.
+struct Setting {
+    fault_source: &'static str,
+    write_tracking: &'static str,
+}
+
+impl Setting {
+    /// As asked for, else what a job would choose by itself.
+    fn choose(options: &BenchOptions) -> Result<Setting, Failure> {
+        let sources = [
+            ("event", FaultSourceChoice::Event),
+            ("sigbus", FaultSourceChoice::Sigbus),
+            ("sigsegv", FaultSourceChoice::Sigsegv),
+        ];
+        let trackings = [("async", WriteTrackingChoice::Async), ("fault", WriteTrackingChoice::Fault)];
+        let wanted = |given: &Option<String>, name: &str| given.as_deref().is_none_or(|given| given == name);
+        let mut refused = None;
+        for source in sources.iter().filter(|source| wanted(&options.fault_source, source.0)) {
+            for tracking in trackings.iter().filter(|tracking| wanted(&options.write_tracking, tracking.0)) {
+                match hiroba_node::preflight(options.nodes, source.1, tracking.1) {
+                    Ok(()) => return Ok(Setting { fault_source: source.0, write_tracking: tracking.0 }),
+                    Err(error) => refused = refused.or(Some(Failure::new(error.to_string()))),
+                }
+            }
+        }
+        Err(refused.unwrap_or_else(|| Failure::new("no way to catch page faults is left to choose from")))
+    }
+
+    fn describe(&self) -> String {
+        format!("{}, {}", self.fault_source, self.write_tracking)
+    }
+}
+
+/// Runs a job of this very command and collects its rows; or its exit status, when it failed.
+fn run_job(
+    options: &BenchOptions,
+    setting: &Setting,
+    nodes: u16,
+    plan: &BenchPlan,
+    progress: &mut Progress,
+) -> Result<Result<Vec<Row>, u8>, Failure> {
+    let failed = |error: std::io::Error| {
+        Failure::new(format!("cannot run a job to measure: {}", system_words(&error)))
+    };
+    let hiroba = std::env::current_exe().map_err(failed)?;
+    let mut command = Command::new(&hiroba);
+    command.args(["run", "-n", &nodes.to_string(), "--fabric", &options.fabric]);
+    command.args(["--fault-source", setting.fault_source, "--write-tracking", setting.write_tracking]);
+    command.arg("--").arg(&hiroba).arg("bench-node");
+    command.arg(serde_json::to_string(plan).map_err(|error| failed(error.into()))?);
+    command.stdin(Stdio::null()).stdout(Stdio::piped());
+    // A measurement that is killed takes its job with it.
+    let prepare = || Ok(rustix::process::set_parent_process_death_signal(Some(Signal::TERM))?);
+    // SAFETY: a system call only, which is allowed between fork and exec.
+    unsafe { command.pre_exec(prepare) };
+    let mut child = command.spawn().map_err(failed)?;
+    let mut rows = Vec::new();
+    for line in BufReader::new(child.stdout.take().expect("piped")).lines() {
+        match serde_json::from_str(&line.map_err(failed)?) {
+            Ok(Report::Progress(what)) => progress.show(&what),
+            Ok(Report::Row(row)) => rows.push(row),
+            Err(error) => {
+                return Err(Failure::new(format!("a measuring node said what is no row: {error}")));
+            }
+        }
+    }
+    let status = child.wait().map_err(failed)?;
+    progress.clear();
+    Ok(if status.success() { Ok(rows) } else { Err(status.code().map_or(STATUS_HIROBA, |code| code as u8)) })
+}
+
+/// One line on a terminal that says what is being measured; nothing elsewhere.
+#[derive(Default)]
+struct Progress {
+    shown: bool,
+}
+
+impl Progress {
+    fn show(&mut self, what: &str) {
+        let mut stderr = std::io::stderr();
+        if stderr.is_terminal() {
+            self.shown = true;
+            let _ = write!(stderr, "\r\x1b[Kmeasuring: {what} ");
+            let _ = stderr.flush();
+        }
+    }
+
+    fn clear(&mut self) {
+        if std::mem::take(&mut self.shown) {
+            let _ = std::io::stderr().write_all(b"\r\x1b[K");
+        }
+    }
+}
+
+/// Where rows go that a process measures without a job.
+fn row(name: &str, fabric: &str, state: &str, taken: samples::Taken, raw_us: Option<f64>) -> Row {
+    let (p50_us, p99_us) = (taken.median_us(), taken.percentile_us(99));
+    Row {
+        name: name.to_owned(),
+        fabric: fabric.to_owned(),
+        state: state.to_owned(),
+        figures: Figures::Time { p50_us, p99_us, raw_us },
+        ratio: raw_us.filter(|raw| *raw > 0.0).map(|raw| p50_us / raw),
+        repetitions: taken.len(),
+        warm_up: taken.warm_up,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rows_have_the_contracts_names() {
+        let taken = samples::Taken::new(vec![2000.0, 1000.0, 3000.0], 5);
+        let time = serde_json::to_value(row("barrier", "udp", "idle", taken, Some(1.0))).unwrap();
+        for (name, value) in [("p50_us", 2.0), ("p99_us", 3.0), ("raw_us", 1.0), ("ratio", 2.0)] {
+            assert_eq!(time[name], value, "{time}");
+        }
+        for (name, value) in [("name", "barrier"), ("fabric", "udp"), ("state", "idle")] {
+            assert_eq!(time[name], value, "{time}");
+        }
+        assert_eq!((&time["repetitions"], &time["warm_up"]), (&3.into(), &5.into()));
+
+        let figures = Figures::Bandwidth { gb_per_s: 2.0, raw_gb_per_s: Some(4.0) };
+        let stream = serde_json::to_value(figures).unwrap();
+        assert_eq!((&stream["gb_per_s"], &stream["raw_gb_per_s"]), (&2.0.into(), &4.0.into()));
+        let back: Figures = serde_json::from_value(stream).unwrap();
+        assert_eq!(back, figures);
+    }
+}

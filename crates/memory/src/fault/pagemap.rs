@@ -1,0 +1,128 @@
+//! `PAGEMAP_SCAN`: asking the kernel which watched granules were written, and beginning anew, in one step.
+//!
+//! Read first: "PAGEMAP_SCAN" in the kernel's admin guide (mm/pagemap.rst) and `UFFD_FEATURE_WP_ASYNC` in mm/userfaultfd.rst.
+//! A granule counts as written when its entry is not write-protected; the scan protects again what it reports.
+
+use core::{
+    ffi::{c_int, c_ulong},
+    mem::MaybeUninit,
+};
+use std::os::fd::{AsRawFd, OwnedFd};
+
+use rustix::{
+    fs::{Mode, OFlags},
+    io::Errno,
+};
+
+use super::userfaultfd::{Addresses, last_errno};
+use crate::MemoryError;
+
+// <linux/fs.h>
+const PM_SCAN_WP_MATCHING: u64 = 1 << 0;
+const PM_SCAN_CHECK_WPASYNC: u64 = 1 << 1;
+const PAGE_IS_WRITTEN: u64 = 1 << 1;
+/// `_IOWR('f', 16, struct pm_scan_arg)`.
+const PAGEMAP_SCAN: c_ulong = (3 << 30) | ((size_of::<ScanArgument>() as c_ulong) << 16) | (0x66 << 8) | 16;
+
+#[repr(C)]
+struct ScanArgument {
+    size: u64,
+    flags: u64,
+    start: u64,
+    end: u64,
+    walk_end: u64,
+    vec: u64,
+    vec_len: u64,
+    max_pages: u64,
+    category_inverted: u64,
+    category_mask: u64,
+    category_anyof_mask: u64,
+    return_mask: u64,
+}
+
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct ScannedRange {
+    start: u64,
+    end: u64,
+    categories: u64,
+}
+
+/// So many written ranges come from one call: on the stack, since collecting may happen in signal context.
+const RANGES_PER_CALL: usize = 64;
+
+/// This process's page tables.
+pub(super) struct Pagemap {
+    descriptor: OwnedFd,
+}
+
+impl Pagemap {
+    pub(super) fn open() -> Result<Pagemap, MemoryError> {
+        let flags = OFlags::RDONLY | OFlags::CLOEXEC;
+        match rustix::fs::open("/proc/self/pagemap", flags, Mode::empty()) {
+            Ok(descriptor) => Ok(Pagemap { descriptor }),
+            Err(errno @ (Errno::MFILE | Errno::NFILE)) => {
+                Err(MemoryError::descriptor("/proc/self/pagemap", errno))
+            }
+            Err(errno) => Err(MemoryError::PagemapRefused { errno }),
+        }
+    }
+
+    /// Calls `visit` with each range of addresses that was written since it was last protected, and protects it again. What
+    /// has no entry may or may not be among them.
+    pub(super) fn take_written(
+        &self,
+        addresses: Addresses,
+        mut visit: impl FnMut(Addresses),
+    ) -> Result<(), Errno> {
+        let mut ranges = [const { MaybeUninit::<ScannedRange>::uninit() }; RANGES_PER_CALL];
+        let end = (addresses.start + addresses.bytes) as u64;
+        let mut start = addresses.start as u64;
+        while start < end {
+            let mut argument = ScanArgument {
+                size: size_of::<ScanArgument>() as u64,
+                flags: PM_SCAN_WP_MATCHING | PM_SCAN_CHECK_WPASYNC,
+                start,
+                end,
+                walk_end: 0,
+                vec: (&raw mut ranges).addr() as u64,
+                vec_len: RANGES_PER_CALL as u64,
+                max_pages: 0,
+                category_inverted: 0,
+                category_mask: PAGE_IS_WRITTEN,
+                category_anyof_mask: 0,
+                return_mask: PAGE_IS_WRITTEN,
+            };
+            let found = self.scan(&mut argument)?;
+            for range in &ranges[..found] {
+                // SAFETY: the kernel filled the first `found`, of plain numbers.
+                let range = unsafe { range.assume_init() };
+                visit(Addresses { start: range.start as usize, bytes: (range.end - range.start) as usize });
+            }
+            // A call that gets nowhere would be made for ever.
+            if argument.walk_end <= start {
+                return Err(Errno::IO);
+            }
+            start = argument.walk_end;
+        }
+        Ok(())
+    }
+
+    fn scan(&self, argument: &mut ScanArgument) -> Result<usize, Errno> {
+        loop {
+            // SAFETY: the structure is <linux/fs.h>'s for this request; the kernel writes to it and to as many ranges as the
+            // vector, alive in the caller, has; page tables change only where a userfaultfd of ours notes writes.
+            let found: c_int =
+                unsafe { libc::ioctl(self.descriptor.as_raw_fd(), PAGEMAP_SCAN as _, &raw mut *argument) };
+            match last_errno_if(found < 0) {
+                None => return Ok(found as usize),
+                Some(Errno::INTR | Errno::AGAIN) => continue,
+                Some(errno) => return Err(errno),
+            }
+        }
+    }
+}
+
+fn last_errno_if(failed: bool) -> Option<Errno> {
+    failed.then(last_errno)
+}

@@ -1,0 +1,189 @@
+//! Collective allocation: every node calls alike, and each gives out the same addresses without asking.
+
+use std::sync::PoisonError;
+
+use hiroba_base::{NodeId, PageId, PageRange, PageSize};
+use hiroba_protocol::Sync;
+use hiroba_wire::{Collective, Placement};
+use thiserror::Error;
+
+use crate::account::TimeClass;
+use crate::runtime::Runtime;
+
+/// So many regions have an unallocated granule behind them, where running over the end is caught. Each costs two of
+/// the process's mappings, of which the kernel allows 65,530; regions beyond lie side by side.
+const GUARDED_REGIONS_MAX: usize = 8192;
+
+/// How far collective allocation has come; the same on every node.
+#[derive(Debug, Default)]
+pub(crate) struct CollectiveSpace {
+    next_granule: u64,
+    regions: Vec<Region>,
+    /// The latest region's address, and how many threads of the team have yet to be told.
+    untold: (usize, u32),
+}
+
+/// One allocation.
+#[derive(Clone, Copy, Debug)]
+struct Region {
+    granules: PageRange,
+    bytes: u64,
+}
+
+impl CollectiveSpace {
+    /// Where a region of `bytes` bytes in pages of `granules_per_page` will lie.
+    fn next(&self, bytes: u64, granule_bytes: u64, granules_per_page: u64) -> Option<PageRange> {
+        let first = self.next_granule.checked_next_multiple_of(granules_per_page)?;
+        let count = bytes.div_ceil(granule_bytes).checked_next_multiple_of(granules_per_page)?;
+        first.checked_add(count)?;
+        Some(PageRange { first: PageId(first), count })
+    }
+
+    fn take(&mut self, granules: PageRange, bytes: u64) {
+        self.regions.push(Region { granules, bytes });
+        self.next_granule = granules.end().0 + u64::from(self.regions.len() <= GUARDED_REGIONS_MAX);
+    }
+}
+
+/// Why an allocation failed. No node got anything.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+pub enum AllocateError {
+    /// The size or placement makes no sense.
+    #[error("expected {expected}, got {got}")]
+    Invalid {
+        /// What would do.
+        expected: &'static str,
+        /// What was asked for.
+        got: u64,
+    },
+    /// The page is smaller than the kernel's.
+    #[error("expected pages of at least {granule_bytes} bytes, this kernel's own, got {got_bytes}")]
+    PageTooSmall {
+        /// The kernel's page size.
+        granule_bytes: u64,
+        /// What was asked for.
+        got_bytes: u64,
+    },
+    /// The shared address space is used up.
+    #[error(
+        "expected at most {free_bytes} bytes, which is what is left of the shared address space, got {got_bytes}"
+    )]
+    NoAddresses {
+        /// What is left.
+        free_bytes: u64,
+        /// What was asked for.
+        got_bytes: u64,
+    },
+}
+
+impl Runtime {
+    /// Allocates `bytes` zeroed bytes at the same address on every node, kept coherent in pages of `page_size` (the job's when
+    /// `None`). All nodes call it alike.
+    pub fn allocate(
+        &self,
+        bytes: u64,
+        placement: Placement,
+        page_size: Option<PageSize>,
+    ) -> Result<usize, AllocateError> {
+        let page_size = page_size.unwrap_or(self.page_size());
+        self.check_allocation(bytes, placement, page_size)?;
+        let collective = Collective::Allocate { bytes, placement, page_size };
+        self.synchronise("hiroba_alloc", TimeClass::Other, Sync::Collective(collective));
+        // Every thread of the team gets here; the first one makes the region.
+        let signals = crate::signals::SignalsHeld::hold();
+        let _one_by_one = self.regions_made.lock().unwrap_or_else(PoisonError::into_inner);
+        let untold = self.space.lock().unwrap_or_else(PoisonError::into_inner).untold;
+        let (address, others) = match untold {
+            (address, others @ 1..) => (address, others - 1),
+            _ => (self.add_region(bytes, placement, page_size), self.team() - 1),
+        };
+        self.space.lock().unwrap_or_else(PoisonError::into_inner).untold = (address, others);
+        drop(signals);
+        Ok(address)
+    }
+
+    fn granule_bytes(&self) -> u64 {
+        self.memory.granule().bytes() as u64
+    }
+
+    fn granules_per_page(&self, page_size: PageSize) -> u64 {
+        page_size.bytes() as u64 / self.granule_bytes()
+    }
+
+    fn check_allocation(
+        &self,
+        bytes: u64,
+        placement: Placement,
+        page_size: PageSize,
+    ) -> Result<(), AllocateError> {
+        if bytes == 0 {
+            return Err(AllocateError::Invalid { expected: "at least 1 byte", got: 0 });
+        }
+        if let Placement::On(home) = placement
+            && home.0 >= self.nodes()
+        {
+            return Err(AllocateError::Invalid {
+                expected: "a node of the job as home",
+                got: u64::from(home.0),
+            });
+        }
+        let granule_bytes = self.granule_bytes();
+        let got_bytes = page_size.bytes() as u64;
+        if got_bytes < granule_bytes {
+            return Err(AllocateError::PageTooSmall { granule_bytes, got_bytes });
+        }
+        let space = self.space.lock().unwrap_or_else(PoisonError::into_inner);
+        let granules = space.next(bytes, granule_bytes, self.granules_per_page(page_size));
+        if granules.is_none_or(|granules| granules.end().0 >= self.layout.collective_end()) {
+            let free = self.layout.collective_end().saturating_sub(space.next_granule + 1);
+            let free_bytes = free * granule_bytes / got_bytes * got_bytes;
+            return Err(AllocateError::NoAddresses { free_bytes, got_bytes: bytes });
+        }
+        Ok(())
+    }
+
+    /// What every node does alike when a collective allocation is complete.
+    pub(crate) fn add_region(&self, bytes: u64, placement: Placement, page_size: PageSize) -> usize {
+        let granules = {
+            let _signals = crate::signals::SignalsHeld::hold();
+            let mut space = self.space.lock().unwrap_or_else(PoisonError::into_inner);
+            let granules = space.next(bytes, self.granule_bytes(), self.granules_per_page(page_size));
+            let granules = granules.expect("the allocation was checked");
+            space.take(granules, bytes);
+            granules
+        };
+        self.or_fatal(self.register(granules));
+        self.tell(|core| core.engine.add_region(granules, page_size, placement));
+        self.memory.address_of(granules.first) as usize
+    }
+
+    /// What the address belongs to or lies nearest to, in words; `None` when that cannot be told (now).
+    pub(crate) fn describe_address(&self, address: usize) -> Option<String> {
+        let granule = self.memory.page_of(address)?;
+        if granule.0 >= self.layout.collective_end() {
+            return self.describe_in_heap(address);
+        }
+        let space = self.space.try_lock().ok()?;
+        let next = space.regions.partition_point(|region| region.granules.first <= granule);
+        let region = space.regions.get(next.checked_sub(1)?)?;
+        let start = self.memory.address_of(region.granules.first) as usize;
+        let offset = (address - start) as u64;
+        let what = format!(
+            "the region of {} bytes that collective allocation {next} gave at 0x{start:x}",
+            region.bytes
+        );
+        Some(if offset < region.bytes {
+            format!("byte {offset} of {what}")
+        } else {
+            format!("{} bytes past the end of {what}", offset - region.bytes)
+        })
+    }
+
+    fn describe_in_heap(&self, address: usize) -> Option<String> {
+        let owner: NodeId = self.layout.arena_owner(self.memory.page_of(address)?)?;
+        if owner == self.node() {
+            return self.heap.nearest_allocation(address);
+        }
+        Some(format!("the malloc arena of node {owner}"))
+    }
+}

@@ -1,0 +1,275 @@
+//! The program's threads, as the runtime knows them: each has a place where it waits.
+
+use std::cell::Cell;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::Instant;
+
+use hiroba_protocol::{Outcome, Waiter};
+use rustix::event::{EventfdFlags, eventfd};
+
+use crate::account::StallClock;
+
+/// The most threads of one process that may use the runtime at a time.
+pub(crate) const THREADS_MAX: usize = 1024;
+
+/// What a thread waits for. A signal handler of the program's may run while its thread waits in a call, and may touch
+/// shared memory: that fault's answer must not be taken for the call's. Handlers do not nest deeper, for signals are
+/// blocked while a fault is served.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Purpose {
+    Call,
+    Fault,
+}
+
+/// What a waiting thread gets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Answer {
+    /// From the engine.
+    Engine(Outcome),
+    /// From the allocator of another node: a block's length.
+    Size(Option<u64>),
+}
+
+/// One thread's place to wait.
+#[derive(Debug, Default)]
+pub(crate) struct Slot {
+    ready: AtomicBool,
+    /// The thread sleeps, or is about to: whoever answers must ring its bell.
+    asleep: AtomicBool,
+    answer: Mutex<Option<Answer>>,
+    bell: OnceLock<OwnedFd>,
+}
+
+impl Slot {
+    /// Answers the thread.
+    pub(crate) fn answer(&self, answer: Answer) {
+        *self.answer.lock().unwrap_or_else(PoisonError::into_inner) = Some(answer);
+        self.ready.store(true, Ordering::SeqCst); // SYNC POINT: pairs with `sleeps`, which stores `asleep` and then loads `ready`
+        if self.asleep.load(Ordering::SeqCst)
+            && let Some(bell) = self.bell.get()
+        {
+            let _ = rustix::io::write(bell, &1u64.to_ne_bytes());
+        }
+    }
+
+    /// The answer, if it is there.
+    pub(crate) fn take(&self) -> Option<Answer> {
+        if !self.ready.load(Ordering::SeqCst) {
+            return None;
+        }
+        self.ready.store(false, Ordering::SeqCst);
+        self.answer.lock().unwrap_or_else(PoisonError::into_inner).take()
+    }
+
+    /// Announces that the thread will sleep on its bell; false when the answer has come meanwhile.
+    pub(crate) fn sleeps(&self) -> bool {
+        self.asleep.store(true, Ordering::SeqCst); // SYNC POINT: pairs with `answer`
+        !self.ready.load(Ordering::SeqCst)
+    }
+
+    /// The thread is up again.
+    pub(crate) fn awake(&self) {
+        self.asleep.store(false, Ordering::SeqCst);
+        if let Some(bell) = self.bell.get() {
+            let _ = rustix::io::read(bell, &mut [0u8; 8][..]);
+        }
+    }
+
+    /// What the thread sleeps on.
+    pub(crate) fn bell(&self) -> Option<BorrowedFd<'_>> {
+        self.bell.get().map(|bell| bell.as_fd())
+    }
+
+    fn prepare(&self) -> rustix::io::Result<()> {
+        if self.bell.get().is_none() {
+            let bell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
+            let _ = self.bell.set(bell);
+        }
+        Ok(())
+    }
+}
+
+/// A call that other threads must end, for the report of threads that wait for ever.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Call {
+    /// Its name.
+    pub(crate) name: &'static str,
+    /// Its arguments, as far as they tell.
+    pub(crate) arguments: [Option<u32>; 2],
+    /// The lock that it waits for, if it is one.
+    pub(crate) lock: Option<u32>,
+    /// Where the program called (a return address), 0 when it is not known.
+    pub(crate) site: usize,
+}
+
+/// A call in which a thread sleeps, and since when.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Sleep {
+    pub(crate) call: Call,
+    pub(crate) since: Instant,
+}
+
+/// One thread.
+#[derive(Debug, Default)]
+pub(crate) struct Place {
+    for_calls: Slot,
+    for_faults: Slot,
+    /// The kernel's number of the thread; 0 when the place is free.
+    tid: AtomicU32,
+    sleep: Mutex<Option<Sleep>>,
+    stalls: Mutex<Option<StallClock>>,
+}
+
+impl Place {
+    pub(crate) fn stalls(&self) -> MutexGuard<'_, Option<StallClock>> {
+        self.stalls.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn sleep(&self) -> MutexGuard<'_, Option<Sleep>> {
+        self.sleep.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// All threads of the process. A thread gets its place when it first needs it, and gives it back when it ends, if it was started
+/// where the runtime could see it.
+#[derive(Debug)]
+pub(crate) struct Threads {
+    places: Box<[Place]>,
+    /// Places below this number have been given out.
+    given: AtomicU32,
+    /// Those that were given back.
+    free: Mutex<Vec<u32>>,
+    /// How many sleeps have begun or ended.
+    generation: AtomicU64,
+}
+
+thread_local! {
+    static MINE: Cell<Option<u32>> = const { Cell::new(None) };
+    static CALL: Cell<Option<Call>> = const { Cell::new(None) };
+}
+
+impl Threads {
+    pub(crate) fn new() -> Threads {
+        Threads {
+            places: (0..THREADS_MAX).map(|_| Place::default()).collect(),
+            given: AtomicU32::new(0),
+            free: Mutex::new(Vec::new()),
+            generation: AtomicU64::new(0),
+        }
+    }
+
+    /// The calling thread's number; `None` when there are no more threads or descriptors to be had. Signals are held.
+    fn my_number(&self) -> Option<u32> {
+        if let Some(number) = MINE.get() {
+            return Some(number);
+        }
+        let given_back = self.free.lock().unwrap_or_else(PoisonError::into_inner).pop();
+        let number = given_back.unwrap_or_else(|| self.given.fetch_add(1, Ordering::Relaxed));
+        let place = self.places.get(number as usize)?;
+        place.for_calls.prepare().ok()?;
+        place.for_faults.prepare().ok()?;
+        *place.stalls() = None;
+        let tid = rustix::thread::gettid().as_raw_nonzero().get();
+        place.tid.store(tid as u32, Ordering::Release);
+        MINE.set(Some(number));
+        Some(number)
+    }
+
+    /// Where the calling thread waits.
+    pub(crate) fn mine(&self, purpose: Purpose) -> Option<Waiter> {
+        let number = self.my_number()?;
+        Some(Waiter(2 * number + u32::from(purpose == Purpose::Fault)))
+    }
+
+    /// The calling thread's place, once it has one.
+    pub(crate) fn my_place(&self) -> Option<&Place> {
+        MINE.get().map(|number| &self.places[number as usize])
+    }
+
+    /// The place of the thread that the kernel knows by this number.
+    pub(crate) fn by_tid(&self, tid: u32) -> Option<&Place> {
+        self.in_use().find(|(_, place)| place.tid.load(Ordering::Relaxed) == tid).map(|(_, place)| place)
+    }
+
+    fn in_use(&self) -> impl Iterator<Item = (u32, &Place)> {
+        let given = (self.given.load(Ordering::Relaxed) as usize).min(THREADS_MAX);
+        let places = self.places[..given].iter().enumerate();
+        places
+            .filter(|(_, place)| place.tid.load(Ordering::Acquire) != 0)
+            .map(|(number, place)| (number as u32, place))
+    }
+
+    /// The number of the thread that a waiter belongs to.
+    pub(crate) fn number_of(waiter: Waiter) -> u32 {
+        waiter.0 / 2
+    }
+
+    /// The calling thread ends. Its place is another's, unless it `holds` locks, which nobody must think his own.
+    pub(crate) fn finish_mine(&self, holds: impl FnOnce(u32) -> bool) {
+        let Some(number) = MINE.take() else { return };
+        let place = &self.places[number as usize];
+        *place.stalls() = None;
+        place.tid.store(0, Ordering::Release);
+        if !holds(number) {
+            self.free.lock().unwrap_or_else(PoisonError::into_inner).push(number);
+        }
+    }
+
+    pub(crate) fn get(&self, waiter: Waiter) -> &Slot {
+        let place = &self.places[Self::number_of(waiter) as usize];
+        if waiter.0.is_multiple_of(2) { &place.for_calls } else { &place.for_faults }
+    }
+
+    /// The slot that a peer's message names, if it is one that was given out.
+    pub(crate) fn checked(&self, ticket: u32) -> Option<&Slot> {
+        let given = (self.given.load(Ordering::Relaxed) as usize).min(THREADS_MAX);
+        ((ticket / 2) < given as u32).then(|| self.get(Waiter(ticket)))
+    }
+}
+
+/// Who sleeps in which call.
+impl Threads {
+    /// Runs `act`, in which the calling thread may come to sleep in `call`.
+    pub(crate) fn in_call<R>(&self, call: Call, act: impl FnOnce() -> R) -> R {
+        let outer = CALL.replace(Some(call));
+        let result = act();
+        CALL.set(outer);
+        result
+    }
+
+    /// The calling thread is about to sleep. In a fault, whatever the call it interrupted, it does not wait for a thread.
+    pub(crate) fn falls_asleep(&self, waiter: Waiter) {
+        if !waiter.0.is_multiple_of(2) {
+            return;
+        }
+        if let (Some(call), Some(place)) = (CALL.get(), self.my_place()) {
+            let mut sleep = place.sleep();
+            if sleep.is_none() {
+                *sleep = Some(Sleep { call, since: Instant::now() });
+                self.generation.fetch_add(1, Ordering::Relaxed);
+            }
+        }
+    }
+
+    /// Its wait is over.
+    pub(crate) fn wakes_up(&self, waiter: Waiter) {
+        if waiter.0.is_multiple_of(2)
+            && let Some(place) = self.my_place()
+            && place.sleep().take().is_some()
+        {
+            self.generation.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// How many waits have begun or ended.
+    pub(crate) fn generation(&self) -> u64 {
+        self.generation.load(Ordering::Relaxed)
+    }
+
+    /// Every thread that has a place, and in which call it sleeps.
+    pub(crate) fn sleeps(&self) -> Vec<(u32, Option<Sleep>)> {
+        self.in_use().map(|(number, place)| (number, *place.sleep())).collect()
+    }
+}

@@ -1,0 +1,65 @@
+//! Waits that never end: when all threads of the program sleep in calls that other threads must end, the launcher is told
+//! who waits in what. It knows the other nodes' reports and finds out whether anybody can still wake anybody.
+
+use std::time::Duration;
+
+use hiroba_wire::control::{ThreadWait, ToLauncher, WaitReport};
+
+use crate::call_site;
+use crate::runtime::Runtime;
+use crate::threads::{Call, Threads};
+use std::sync::atomic::Ordering::Relaxed;
+
+/// Waits shorter than this are nobody's business; also how often a report is repeated.
+pub(crate) const REPORT_EVERY: Duration = Duration::from_secs(1);
+
+impl Runtime {
+    /// Tells the launcher if all threads of the program sleep, and have for a while. Called by the service thread now and then.
+    pub(crate) fn report_waits(&self) {
+        let (Some(control), Some(report)) = (&self.control, self.wait_report()) else { return };
+        control.send(&ToLauncher::Waiting(report));
+    }
+
+    fn wait_report(&self) -> Option<WaitReport> {
+        let generation = self.threads.generation();
+        let sleeps = self.threads.sleeps();
+        // A thread that computes, or that the runtime has never seen, may wake the others.
+        let tasks = std::fs::read_dir("/proc/self/task").ok()?.count();
+        if sleeps.is_empty() || tasks != sleeps.len() + 1 {
+            return None;
+        }
+        let mut threads = Vec::with_capacity(sleeps.len());
+        for (thread, sleep) in sleeps {
+            let sleep = sleep.filter(|sleep| sleep.since.elapsed() >= REPORT_EVERY)?;
+            let Call { lock, site, .. } = sleep.call;
+            threads.push(ThreadWait {
+                thread,
+                call: sleep.call.to_string(),
+                lock,
+                site: call_site::of_return_address(site),
+            });
+        }
+        if self.has_fabric() && self.fabric().backlog_bytes_all() > 0 {
+            return None;
+        }
+        let held = {
+            let _signals = crate::signals::SignalsHeld::hold();
+            self.core().engine.locks_held()
+        };
+        let locks_held =
+            held.into_iter().map(|(lock, holder)| (lock.0, Threads::number_of(holder))).collect();
+        let messages_received = self.messages_received.load(Relaxed);
+        let messages_sent = if self.has_fabric() { self.fabric().statistics().messages_sent } else { 0 };
+        Some(WaitReport { generation, messages_sent, messages_received, threads, locks_held })
+    }
+}
+
+impl std::fmt::Display for Call {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self.arguments {
+            [Some(first), Some(second)] => write!(f, "{}({first}, {second})", self.name),
+            [Some(only), None] => write!(f, "{}({only})", self.name),
+            _ => write!(f, "{}()", self.name),
+        }
+    }
+}

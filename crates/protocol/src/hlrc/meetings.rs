@@ -1,0 +1,156 @@
+//! Collectives: the team of threads that makes a node's calls, arrival and departure, and what crosses them.
+
+use hiroba_base::{NodeId, PageSet, VectorTimestamp};
+use hiroba_wire::{Collective, Knowledge, Message};
+
+use super::{AfterRelease, Hlrc, unexpected};
+use crate::barrier;
+use crate::interval::IntervalLog;
+use crate::{Effect, Misuse, Outcome, ProtocolError, Waiter};
+
+/// The threads that make this node's collective calls, and which of them have come to the next one.
+#[derive(Debug)]
+pub(super) struct Team {
+    pub(super) size: u32,
+    pub(super) gathered: Vec<Waiter>,
+    meets: Option<Collective>,
+    /// The node has arrived, and waits for the others.
+    pub(super) arrived: bool,
+}
+
+impl Team {
+    /// The program's first thread alone.
+    pub(super) fn of_one() -> Team {
+        Team { size: 1, gathered: Vec::new(), meets: None, arrived: false }
+    }
+}
+
+impl Hlrc {
+    /// A thread has come to a collective; the node arrives with the last thread of its team.
+    pub(super) fn gather(&mut self, collective: Collective, waiter: Waiter) {
+        let team = &mut self.team;
+        let meets = *team.meets.get_or_insert(collective);
+        let refusal = if team.arrived {
+            Some(Misuse::CollectiveTwice(barrier::name(meets)))
+        } else if collective == Collective::Leave {
+            self.locks.any_held().map(Misuse::StillHeld)
+        } else {
+            None
+        };
+        if let Some(misuse) = refusal {
+            return self.wake(waiter, Outcome::Misuse(misuse));
+        }
+        if meets != collective {
+            let (first, second) = (barrier::describe(meets), barrier::describe(collective));
+            let sentence = format!(
+                "a thread of node {} came to {second} while another one waits in {first}; inside hiroba_run every thread \
+                 must make the same collective calls in the same order",
+                self.me
+            );
+            self.effects.push_back(Effect::Fatal { sentence });
+            return;
+        }
+        team.gathered.push(waiter);
+        if team.gathered.len() >= team.size as usize {
+            team.arrived = true;
+            self.begin_release(AfterRelease::Arrive(collective));
+        }
+    }
+
+    pub(super) fn send_arrival(&mut self, collective: Collective) {
+        let mut notices = self.log.of(self.me);
+        notices.extend(self.beyond.beyond(&VectorTimestamp::new(self.limits.nodes)));
+        let epoch = self.collectives_done;
+        let timestamp = self.timestamp.clone();
+        let knowledge = Knowledge { timestamp, notices, epoch, beyond_arrival: false };
+        self.send(NodeId::ZERO, &Message::Arrive { epoch, collective, knowledge });
+    }
+
+    pub(super) fn handle_arrival(
+        &mut self,
+        from: NodeId,
+        epoch: u64,
+        collective: Collective,
+        knowledge: &Knowledge,
+    ) -> Result<(), ProtocolError> {
+        let Some(manager) = self.barrier_manager.as_mut() else {
+            return Err(unexpected("arrivals only on node 0", format!("one from node {from}")));
+        };
+        match manager.arrive(from, epoch, collective, knowledge.clone())? {
+            Ok(None) => {}
+            Ok(Some(completed)) => {
+                for (node, knowledge) in NodeId::all(self.limits.nodes).zip(completed.departures) {
+                    let (epoch, collective) = (completed.epoch, completed.collective);
+                    self.send(node, &Message::Depart { epoch, collective, knowledge });
+                }
+            }
+            Err(mismatch) => self.effects.push_back(Effect::Fatal { sentence: mismatch.sentence() }),
+        }
+        Ok(())
+    }
+
+    pub(super) fn handle_departure(
+        &mut self,
+        epoch: u64,
+        collective: Collective,
+        knowledge: &Knowledge,
+    ) -> Result<(), ProtocolError> {
+        if !self.team.arrived || epoch != self.collectives_done {
+            return Err(unexpected(
+                "a departure from the present collective",
+                format!("one from collective {epoch}"),
+            ));
+        }
+        self.collectives_done += 1;
+        self.absorb(knowledge, false);
+        self.reclaim_exclusive_pages(&knowledge.timestamp);
+        // Everybody has seen every interval up to here: nobody will ask for these notices again.
+        self.log.forget_through(&knowledge.timestamp);
+        self.beyond = IntervalLog::new(self.limits.nodes);
+        (self.team.arrived, self.team.meets) = (false, None);
+        for waiter in std::mem::take(&mut self.team.gathered) {
+            self.wake(waiter, Outcome::Collective(collective));
+        }
+        for (from, bytes) in std::mem::take(&mut self.early) {
+            let message = Message::decode(&bytes, &self.limits).expect("it was decoded when it came");
+            self.dispatch(from, &message)?;
+        }
+        Ok(())
+    }
+
+    /// After a collective everybody has heard of this node's writes and dropped older copies: home pages that nobody has
+    /// fetched since are exclusive again.
+    ///
+    /// A page that was written again since the node's arrival is not: the copies that hold what it was then are good.
+    fn reclaim_exclusive_pages(&mut self, all_have_seen: &VectorTimestamp) {
+        let mut unwatched = PageSet::new();
+        let seen = all_have_seen.get(self.me);
+        for notice in self.log.of(self.me).into_iter().filter(|notice| notice.seq <= seen) {
+            for page_id in notice.pages.iter() {
+                if self.is_home(page_id)
+                    && let Some(page) = self.pages.get_mut(&page_id)
+                {
+                    page.shared &= page.served || self.looks_for_races;
+                    if !page.shared && std::mem::take(&mut page.watched) {
+                        unwatched.insert(page_id);
+                    }
+                }
+            }
+        }
+        let spans = self.homes.spans(&unwatched).into_iter();
+        self.effects.extend(spans.map(|pages| Effect::Unwatch { pages }));
+    }
+
+    /// Keeps a message for when its sender's last collective is over here too; a later publication tells all that an
+    /// earlier one did.
+    pub(super) fn keep_early(&mut self, from: NodeId, message: &Message<'_>) {
+        let is_publication =
+            |bytes: &[u8]| matches!(Message::decode(bytes, &self.limits), Ok(Message::Publish { .. }));
+        if matches!(message, Message::Publish { .. }) {
+            let older =
+                self.early.iter().position(|(sender, bytes)| *sender == from && is_publication(bytes));
+            older.map(|index| self.early.remove(index));
+        }
+        self.early.push((from, message.encode()));
+    }
+}
