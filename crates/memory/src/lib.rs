@@ -26,6 +26,7 @@
 pub mod compare;
 mod error;
 pub mod fault;
+mod fork;
 mod frames;
 mod mapping;
 mod memory;
@@ -36,5 +37,6 @@ pub use fault::{
     Fault, FaultEvents, FaultHandler, FaultKind, FaultOutcome, FaultSource, FaultSourceKind, Refusal,
     WriteTracking, install_alternate_stack, open, open_best,
 };
+pub use fork::ForkGuard;
 pub use memory::{MemoryConfig, REGION_BYTES_MAX, REGION_START, SharedMemory};
 pub use twin::Twins;

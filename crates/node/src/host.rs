@@ -6,7 +6,7 @@
 use std::sync::atomic::Ordering::{self, Relaxed};
 use std::time::Instant;
 
-use hiroba_base::{Access, PageId, PageRange, PageSet, PageSize};
+use hiroba_base::{Access, NodeId, PageId, PageRange, PageSet, PageSize};
 use hiroba_memory::{FaultSource, Twins};
 use hiroba_protocol::{Done, Effect, Engine, NewContent, diff};
 use hiroba_wire::{AtomicOperation, AtomicOutcome, Message, PageContent};
@@ -21,6 +21,9 @@ pub(crate) struct Core {
     pub(crate) engine: Box<dyn Engine>,
     twins: Twins,
     pub(crate) races: Option<Races>,
+    /// Blocks freed by nodes whose publication, which comes before the free, the engine has not absorbed yet. No more than
+    /// those nodes free in one barrier epoch.
+    pub(crate) freed_early: Vec<(NodeId, u64)>,
     page: Vec<u8>,
     changed_lines: Vec<u64>,
     message: Vec<u8>,
@@ -42,6 +45,7 @@ impl Core {
             engine,
             twins,
             races,
+            freed_early: Vec::new(),
             page: Vec::new(),
             changed_lines: Vec::new(),
             message: Vec::new(),
@@ -67,6 +71,16 @@ impl Runtime {
             self.carry_out(core, effect);
         }
         self.tell_written(core);
+        if !core.freed_early.is_empty() {
+            self.free_what_waited(core);
+        }
+    }
+
+    fn free_what_waited(&self, core: &mut Core) {
+        let Core { engine, freed_early, .. } = core;
+        for (from, address) in freed_early.extract_if(.., |(from, _)| !engine.keeps_back(*from)) {
+            self.free_for_peer(from, address);
+        }
     }
 
     fn carry_out(&self, core: &mut Core, effect: Effect) {

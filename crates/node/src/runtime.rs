@@ -11,7 +11,7 @@ use hiroba_fabric::{Fabric, UdpFabric};
 use hiroba_memory::fault::{
     self, Fault, FaultHandler, FaultKind, FaultOutcome, FaultSource, FaultSourceKind,
 };
-use hiroba_memory::{MemoryConfig, MemoryError, SharedMemory, Twins};
+use hiroba_memory::{ForkGuard, MemoryConfig, MemoryError, SharedMemory, Twins};
 use hiroba_protocol::hlrc::Hlrc;
 use hiroba_protocol::{Engine, Misuse, Outcome, Sync, Waiter, WriteTracking};
 use hiroba_trace::NodeStatistics;
@@ -48,7 +48,8 @@ pub struct Runtime {
     pub(crate) me: NodeId,
     nodes: u16,
     pub(crate) limits: Limits,
-    process: u32,
+    /// Tells this process from its forked children.
+    forks: ForkGuard,
     pub(crate) layout: Layout,
     /// The coherence unit of regions that do not choose their own.
     page_size: PageSize,
@@ -93,8 +94,7 @@ impl Runtime {
     /// Returns when all nodes have joined.
     pub fn join() -> Result<&'static Runtime, NodeError> {
         if let Some(runtime) = RUNTIME.get() {
-            let forked = runtime.process != std::process::id();
-            return Err(if forked { NodeError::Forked } else { NodeError::AlreadyJoined });
+            return Err(if runtime.is_forked() { NodeError::Forked } else { NodeError::AlreadyJoined });
         }
         let control = ControlChannel::inherit()?;
         let runtime = match control {
@@ -137,7 +137,7 @@ impl Runtime {
     }
 
     pub(crate) fn is_forked(&self) -> bool {
-        self.process != std::process::id()
+        self.forks.is_forked()
     }
 
     fn alone() -> Result<Runtime, NodeError> {
@@ -165,14 +165,15 @@ impl Runtime {
         let nodes = job.addresses.len() as u16;
         let memory = Arc::new(SharedMemory::reserve(MemoryConfig::default())?);
         let page_size = default_page_size(&memory, job.page_size)?;
-        let (mut faults, mut fabric): (Option<Arc<dyn FaultSource>>, Option<Arc<dyn Fabric>>) = (None, None);
+        let mut faults = None;
+        let mut fabric = None;
         if nodes > 1 {
             faults = Some(if job.races {
                 open_faults_for_races(job.fault_source, &memory)?
             } else {
                 open_faults(job.fault_source, job.write_tracking, &memory)?
             });
-            fabric = Some(Arc::new(open_fabric(&job)?));
+            fabric = Some(Arc::new(open_fabric(&job)?) as Arc<dyn Fabric>);
         }
         let threads_per_node = u32::from(job.threads_per_node);
         let control = Some(control);
@@ -224,7 +225,7 @@ impl Runtime {
             me,
             nodes,
             limits,
-            process: std::process::id(),
+            forks: ForkGuard::new()?,
             layout,
             memory,
             faults,
@@ -510,10 +511,11 @@ impl Runtime {
 
     /// Waits for an answer; serves whatever comes meanwhile ("waiting means serving").
     pub(crate) fn wait(&self, waiter: Waiter) -> Answer {
-        let signals = SignalsHeld::hold();
+        // Most answers are there at once. No handler of the program's uses this slot, so signals need not be held to look.
         if let Some(answer) = self.threads.get(waiter).take() {
             return answer;
         }
+        let signals = SignalsHeld::hold();
         if !self.has_fabric() {
             drop(signals);
             return self.wait_alone(waiter);
@@ -592,6 +594,7 @@ impl Runtime {
         if self.left.load(Ordering::Relaxed) || self.is_forked() {
             return FaultOutcome::NotOurs;
         }
+        let _signals = SignalsHeld::by_the_kernel();
         let (class, wanted) = classify(fault.kind);
         self.account.count_fault(class);
         let request = |core: &mut Core, waiter| {

@@ -23,6 +23,7 @@ use crate::account::TimeClass;
 use crate::control::ControlChannel;
 use crate::host::EventFault;
 use crate::runtime::{Runtime, classify};
+use crate::signals::SignalsHeld;
 use crate::waits::REPORT_EVERY;
 
 const FABRIC: u64 = 1;
@@ -177,9 +178,14 @@ impl Runtime {
                 self.fatal(&format!("cannot wait for fault events: {errno}"));
             }
         }
+        // No handler of the program's runs on this thread: it was started with signals blocked.
+        let _signals = SignalsHeld::by_the_kernel();
         let mut ready = Vec::with_capacity(4);
         let mut faults = Vec::new();
-        let mut spin_until = None;
+        // After a fault this thread stays awake for a moment: for the answer from another node, or for the next fault, which would
+        // have to wake a halted processor.
+        let mut spin_until: Option<Instant> = None;
+        let mut program_stopped = false;
         let mut waits_seen = Instant::now();
         loop {
             ready.clear();
@@ -187,41 +193,39 @@ impl Runtime {
                 waits_seen = Instant::now();
                 self.report_waits();
             }
-            let nap = match spin_until {
-                Some(until) if Instant::now() < until => Duration::ZERO,
-                _ => self.nap(),
-            };
+            let spins = spin_until.is_some_and(|until| Instant::now() < until);
+            let nap = if spins { Duration::ZERO } else { self.nap() };
             let _ = epoll::wait(
                 &self.service().epoll,
                 rustix::buffer::spare_capacity(&mut ready),
                 Some(&timespec(nap)),
             );
-            for event in &ready {
-                if event.data.u64() == CONTROL && self.hear_launcher() {
-                    return;
-                }
+            let is_ready = |source: u64| ready.iter().any(|event| event.data.u64() == source);
+            if is_ready(CONTROL) && self.hear_launcher() {
+                return;
             }
-            if let Some(events) = events {
+            if is_ready(FAULTS)
+                && let Some(events) = events
+            {
                 faults.clear();
                 if let Err(error) = events.read(&mut faults) {
                     self.fatal(&format!("cannot read fault events: {error}"));
                 }
-                if !faults.is_empty() {
-                    self.handle_events(&faults);
-                    if self.core().has_event_faults() {
-                        self.service().attend(self.fabric(), true);
-                    }
-                    spin_until = self.spins().then(|| Instant::now() + SPIN);
+                if self.handle_events(&faults) && !program_stopped {
+                    self.service().attend(self.fabric(), true);
+                    program_stopped = true;
                 }
+                spin_until = self.spins().then(|| Instant::now() + SPIN);
             }
-            if self.has_fabric() {
-                let program_stopped = self.core().has_event_faults();
+            let timers_due = ready.is_empty() && !spins;
+            if self.has_fabric() && (timers_due || program_stopped || is_ready(FABRIC)) {
                 let from_program = self.account.is_computing() && !program_stopped;
                 let began = Instant::now();
                 if self.receive() > 0 && from_program {
                     self.account.add(TimeClass::Serve, began.elapsed());
                 }
                 if program_stopped && !self.core().has_event_faults() {
+                    program_stopped = false;
                     spin_until = None; // the program's thread needs the processor now
                     self.service().attend(self.fabric(), false);
                 }
@@ -250,7 +254,9 @@ impl Runtime {
         }
     }
 
-    fn handle_events(&self, faults: &[Fault]) {
+    /// Has the engine handle faults; whether threads are still stopped in any.
+    fn handle_events(&self, faults: &[Fault]) -> bool {
+        let mut stopped = false;
         self.tell(|core| {
             for fault in faults {
                 let (class, wanted) = classify(fault.kind);
@@ -266,7 +272,9 @@ impl Runtime {
                 core.engine.handle_fault(fault.page, wanted, None);
                 self.carry_out_all(core);
             }
+            stopped = core.has_event_faults();
         });
+        stopped
     }
 
     /// Takes in what other nodes have sent, without waiting; how many messages it was.
@@ -289,7 +297,7 @@ impl Runtime {
             Err(error) => self.fatal(&format!("a message from node {from} makes no sense: {error}")),
         };
         match message {
-            Message::Free { address } => self.free_for_peer(from, address),
+            Message::Free { address } => self.tell(|core| core.freed_early.push((from, address))),
             Message::SizeRequest { ticket, address } => self.tell_size(from, ticket, address),
             Message::SizeReply { ticket, bytes } => self.hear_size(ticket, bytes),
             Message::WrittenPages { seq, timestamp, epoch, interval_end, pages } => self.tell(|core| {

@@ -266,6 +266,10 @@ pub trait Engine: Send {
     /// What this node has seen, and how many collectives it has completed.
     fn seen(&self) -> (&VectorTimestamp, u64);
 
+    /// Whether knowledge from this node waits to be absorbed. What the host itself has from it, and what must come after that
+    /// knowledge (a block that it frees), must wait as long.
+    fn keeps_back(&self, from: NodeId) -> bool;
+
     /// The locks that threads of this node hold.
     fn locks_held(&self) -> Vec<(LockId, Waiter)>;
 

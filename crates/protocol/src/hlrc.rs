@@ -36,7 +36,7 @@
 //! | copy | yes | watched | yes | – | – |
 //! | resting copy | yes | None | no | twin → copy | the same |
 //! | copy, invalidated, perhaps dirty | no | None | yes | fetch, **merge** → copy | the same |
-//! | home, exclusive | – | Write | no | – | – |
+//! | home, exclusive | – | Write (watched until it is written) | no | – | – |
 //! | home, shared | – | watched | no | – | – |
 //! | home, diffs missing | – | None | no | wait for the diffs | the same |
 //!
@@ -510,8 +510,8 @@ impl Hlrc {
                 page.served = true;
                 if !page.shared {
                     page.shared = true;
-                    if page.access == Access::Write {
-                        // It was written without notice until now; from now on its reader must hear of writes.
+                    if page.access == Access::Write && !page.watched {
+                        // It may have been written without notice until now; from now on its reader must hear of writes.
                         self.written.insert(page_id);
                         if self.is_async() {
                             self.watch(page_id);
@@ -593,13 +593,20 @@ impl Hlrc {
     fn handle_written(&mut self, granules: &PageSet) {
         let release = self.release.as_mut().expect("the host is asked at releases");
         assert!(std::mem::take(&mut release.collecting), "the host answers once");
+        let mut exclusive = PageSet::new();
         for granule in granules.iter() {
-            let Some(Located { page: page_id, .. }) = self.homes.locate(granule) else { continue };
-            let is_watched = self.pages.get(&page_id).is_some_and(|page| page.watched);
-            if is_watched && self.written.insert(page_id) && self.watched_copies.contains(page_id) {
+            let Some(Located { page: page_id, home, .. }) = self.homes.locate(granule) else { continue };
+            let Some(page) = self.pages.get_mut(&page_id).filter(|page| page.watched) else { continue };
+            if home == self.me && !page.shared {
+                // Nobody holds a copy any more, and it is in use: from now on its writes cost nothing.
+                page.watched = false;
+                exclusive.insert(page_id);
+            } else if self.written.insert(page_id) && home != self.me {
                 self.busy_copies.insert(page_id);
             }
         }
+        let spans = self.homes.spans(&exclusive).into_iter();
+        self.effects.extend(spans.map(|pages| Effect::Unwatch { pages }));
         self.close_interval();
     }
 
@@ -990,6 +997,10 @@ impl Engine for Hlrc {
 
     fn seen(&self) -> (&VectorTimestamp, u64) {
         (&self.timestamp, self.collectives_done)
+    }
+
+    fn keeps_back(&self, from: NodeId) -> bool {
+        self.early.iter().any(|(sender, _)| *sender == from)
     }
 
     fn locks_held(&self) -> Vec<(LockId, Waiter)> {

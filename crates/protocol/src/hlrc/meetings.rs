@@ -1,6 +1,6 @@
 //! Collectives: the team of threads that makes a node's calls, arrival and departure, and what crosses them.
 
-use hiroba_base::{NodeId, PageSet, VectorTimestamp};
+use hiroba_base::{NodeId, VectorTimestamp};
 use hiroba_wire::{Collective, Knowledge, Message};
 
 use super::{AfterRelease, Hlrc, unexpected};
@@ -123,7 +123,6 @@ impl Hlrc {
     ///
     /// A page that was written again since the node's arrival is not: the copies that hold what it was then are good.
     fn reclaim_exclusive_pages(&mut self, all_have_seen: &VectorTimestamp) {
-        let mut unwatched = PageSet::new();
         let seen = all_have_seen.get(self.me);
         for notice in self.log.of(self.me).into_iter().filter(|notice| notice.seq <= seen) {
             for page_id in notice.pages.iter() {
@@ -131,14 +130,9 @@ impl Hlrc {
                     && let Some(page) = self.pages.get_mut(&page_id)
                 {
                     page.shared &= page.served || self.looks_for_races;
-                    if !page.shared && std::mem::take(&mut page.watched) {
-                        unwatched.insert(page_id);
-                    }
                 }
             }
         }
-        let spans = self.homes.spans(&unwatched).into_iter();
-        self.effects.extend(spans.map(|pages| Effect::Unwatch { pages }));
     }
 
     /// Keeps a message for when its sender's last collective is over here too; a later publication tells all that an
