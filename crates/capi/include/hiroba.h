@@ -7,14 +7,32 @@
  *
  * Memory model: data-race-free programs behave as on one machine. What a thread writes is seen by another
  * one after they have synchronised: unlock -> lock of the same lock, or a barrier. Different bytes may be
- * written by different nodes at once, even when they share a page.
+ * written by different nodes and threads at once, even when they share a page.
+ *
+ * Threads: hiroba_run starts T threads a node (`hiroba run -t T`). Threads that the program starts itself (pthreads, std::thread,
+ * OpenMP) may use shared memory, locks, condition variables, atomics and the malloc family as well; collective calls are made by one
+ * thread a node outside hiroba_run and by all T inside it. Up to 1024 threads a node at a time.
+ *
+ * System calls and the C library's streams work on shared memory as on any other. Where page faults come as signals (without root)
+ * the kernel would find pages missing: there this library stands before the C library's functions and keeps their buffers out of
+ * shared memory. It cannot stand before raw syscall(2), io_uring, aio and functions of wide characters; for programs that use these
+ * on shared memory, `--fault-source event` (root) is the answer. setvbuf then ignores a buffer in shared memory.
+ *
+ * Signals: handlers of the program's for SIGSEGV and SIGBUS see every fault that is not shared memory's, whenever they are
+ * installed; handlers of any signal may load and store shared memory, but must not call this interface.
+ *
+ * A child made by fork() has no shared memory: touching it is a segmentation fault with a sentence that says so, calls of this
+ * interface fail or end the child. It may exec another program, or do anything that has nothing to do with shared memory;
+ * posix_spawn, system and popen are unaffected.
  *
  * Functions that cannot fail by a correct program end the job with one sentence on stderr and exit
- * status 125 when they are misused (unlocking a lock that is not held, freeing what is no block, collective
- * calls that differ between nodes).
+ * status 125 when they are misused (unlocking a lock that is not held, leaving with one held, freeing what is no block, collective
+ * calls that differ between nodes). A job in which every thread waits for another ends likewise, with a list of who waits
+ * for what. Touching shared addresses that are not allocated is a segmentation fault, with a sentence that names the nearest
+ * allocation. `hiroba run --races` reports bytes that two nodes wrote without synchronisation; `--debug NODE` starts a
+ * debugger.
  *
- * Calls of this interface are not async-signal-safe. A child made by fork() has no shared memory and
- * must not call anything here.
+ * -fsanitize=address works; -fsanitize=thread does not (its runtime keeps the shared region's addresses for itself) and is refused.
  */
 #ifndef HIROBA_H
 #define HIROBA_H
@@ -50,8 +68,9 @@ void hiroba_finalize(void);
 int hiroba_node(void);
 int hiroba_nodes(void);
 
-/* Runs f(arg) on every thread of every node (collective) and returns when all are done; memory is consistent
- * at both ends, as by a barrier. f must be the same function and arg a value that is good on every node.
+/* Runs f(arg) on every thread of every node (collective, called by one thread a node) and returns when all are done; memory is
+ * consistent at both ends, as by a barrier. The calling thread is the first of its node's; the others are started for the
+ * call, with 8 MiB of stack. f must be the same function and arg a value that is good on every node.
  * Returns 0, or -EINVAL when f is NULL, -EPERM when called inside itself or outside the job. */
 int hiroba_run(void (*f)(void *), void *arg);
 
@@ -66,7 +85,8 @@ double hiroba_wtime(void);
 /* --- Allocating together -------------------------------------------------------------------------- */
 
 /* Collective: every node calls with the same arguments, in the same order, and gets the same address of `bytes`
- * zeroed bytes, aligned to a page. It also works as a barrier. Memory that is not touched costs nothing.
+ * zeroed bytes, aligned to a page. It also works as a barrier. Memory that is not touched costs nothing. Inside hiroba_run all
+ * threads call and get the same region.
  * NULL and errno: EINVAL (0 bytes, no such home, an option that does not exist), ENOMEM (address space used
  * up), EPERM (outside the job), ENOTSUP (an option this library does not have yet). No node gets anything then.
  * There is no collective free. */
@@ -87,7 +107,7 @@ typedef struct hiroba_options {
     const char *protocol; /* NULL, or the job's protocol ("hlrc") */
     hiroba_placement placement;
     int home; /* for HIROBA_PLACEMENT_HOME */
-    size_t page_bytes; /* 0, or the job's page size */
+    size_t page_bytes; /* the coherence unit: a power of two from 4096 to 2 MiB; 0 is the job's (--page-size) */
 } hiroba_options;
 
 /* The same with options; NULL options are the defaults. */
@@ -101,8 +121,8 @@ void *hiroba_alloc_local(size_t bytes);
 
 /* As malloc, calloc, realloc, aligned_alloc and free, in shared memory: any node may use and free what any node
  * allocated, once they have synchronised. Aligned to 16 bytes; NULL and errno (ENOMEM; EINVAL for an alignment
- * that is not a power of two; EPERM outside the job) when there is none. Blocks of different nodes never share
- * a page. hiroba_free(NULL) does nothing; realloc of NULL allocates; realloc to 0 bytes keeps a minimal block. */
+ * that is not a power of two; EPERM outside the job) when there is none. Each node gives out memory of its own, so blocks of
+ * different nodes never share a page; each thread serves itself from a cache. hiroba_free(NULL) does nothing; realloc of NULL allocates; realloc to 0 bytes keeps a minimal block. */
 void *hiroba_malloc(size_t bytes);
 void *hiroba_calloc(size_t count, size_t bytes);
 void *hiroba_realloc(void *block, size_t bytes);

@@ -179,11 +179,10 @@ pub extern "C" fn hiroba_realloc(old: *mut c_void, bytes: usize) -> *mut c_void 
         return hiroba_malloc(bytes);
     }
     let Some(runtime) = Runtime::get() else { return outside(call) };
-    let old_bytes = runtime.block_length(call, old as usize) as usize;
-    let shrinks_little = bytes <= old_bytes && bytes >= old_bytes / 2;
-    if shrinks_little {
+    if runtime.resize_in_place(call, old as usize, bytes as u64) {
         return old;
     }
+    let old_bytes = runtime.block_length(call, old as usize) as usize;
     match block(call, bytes, GRAIN_BYTES) {
         Err(null) => null,
         Ok((new, _)) => {

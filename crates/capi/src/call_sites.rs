@@ -41,6 +41,7 @@ macro_rules! noting_caller {
 }
 
 /// The register of the argument after so many others (System V ABI 3.2.3).
+#[cfg(target_arch = "x86_64")]
 macro_rules! register {
     (0) => {
         "rdi"
@@ -62,4 +63,6 @@ macro_rules! register {
     };
 }
 
-pub(crate) use {noting_caller, register};
+pub(crate) use noting_caller;
+#[cfg(target_arch = "x86_64")]
+pub(crate) use register;

@@ -64,6 +64,12 @@ pub enum NodeError {
         /// The kernel's page size.
         granule_bytes: usize,
     },
+    /// ThreadSanitizer is in the process.
+    #[error(
+        "expected a program built without -fsanitize=thread, whose runtime keeps the shared region's addresses for itself, \
+         got one with it; build without it and look for races between nodes with `hiroba run --races`"
+    )]
+    ThreadSanitizer,
     /// The shared region cannot be had.
     #[error(transparent)]
     Memory(#[from] MemoryError),
@@ -87,7 +93,9 @@ impl NodeError {
             NodeError::AlreadyJoined | NodeError::NotFirst => libc::EALREADY,
             NodeError::Forked => libc::EPERM,
             NodeError::Wire(_) | NodeError::Version { .. } => libc::EPROTO,
-            NodeError::Unknown { .. } | NodeError::PageSize { .. } => libc::ENOTSUP,
+            NodeError::Unknown { .. } | NodeError::PageSize { .. } | NodeError::ThreadSanitizer => {
+                libc::ENOTSUP
+            }
             NodeError::Memory(_) => libc::ENOMEM,
             NodeError::Fabric(FabricError::NotANode { .. }) => libc::EPROTO,
             NodeError::Fabric(FabricError::System { source, .. })

@@ -96,6 +96,9 @@ impl Runtime {
         if let Some(runtime) = RUNTIME.get() {
             return Err(if runtime.is_forked() { NodeError::Forked } else { NodeError::AlreadyJoined });
         }
+        if has_thread_sanitizer() {
+            return Err(NodeError::ThreadSanitizer);
+        }
         let control = ControlChannel::inherit()?;
         let runtime = match control {
             Some(control) => Runtime::of_job(control)?,
@@ -402,6 +405,11 @@ struct Parts {
     fabric: Option<Arc<dyn Fabric>>,
     control: Option<ControlChannel>,
     looks_for_races: bool,
+}
+
+fn has_thread_sanitizer() -> bool {
+    // SAFETY: the name is a C string; the call looks it up in what is loaded and changes nothing.
+    !unsafe { libc::dlsym(libc::RTLD_DEFAULT, c"__tsan_init".as_ptr()) }.is_null()
 }
 
 /// A page is no smaller than the kernel's own.

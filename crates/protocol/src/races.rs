@@ -101,36 +101,46 @@ fn first_common(a: &[Range<u32>], b: &[Range<u32>]) -> Option<Range<u32>> {
 mod tests {
     use super::*;
 
-    fn written(node: u16, seq: u64, seen: [u64; 3], ranges: &[Range<u32>]) -> Written<&'static str> {
+    fn written(node: u16, seq: u64, seen: [u64; 3], ranges: &[(u32, u32)]) -> Written<&'static str> {
         let mut timestamp = VectorTimestamp::new(3);
         (0..3).for_each(|of| timestamp.advance(NodeId(of), seen[usize::from(of)]));
         timestamp.advance(NodeId(node), seq);
-        Written { node: NodeId(node), seq, timestamp, epoch: 0, ranges: ranges.to_vec(), origin: "here" }
+        Written {
+            node: NodeId(node),
+            seq,
+            timestamp,
+            epoch: 0,
+            ranges: ranges.iter().map(|range| range.0..range.1).collect(),
+            origin: "here",
+        }
     }
 
     #[test]
     fn only_concurrent_writes_of_the_same_bytes_race() {
         let mut log = RaceLog::default();
         let page = PageId(7);
-        assert!(log.record(page, written(0, 1, [0; 3], &[0..8, 20..24])).is_empty());
-        assert!(log.record(page, written(1, 1, [0; 3], &[8..20])).is_empty(), "neighbouring bytes");
-        assert!(log.record(page, written(1, 2, [1, 0, 0], &[0..8])).is_empty(), "ordered by synchronisation");
-        let races = log.record(page, written(2, 1, [1, 0, 0], &[2..4, 30..31]));
+        assert!(log.record(page, written(0, 1, [0; 3], &[(0, 8), (20, 24)])).is_empty());
+        assert!(log.record(page, written(1, 1, [0; 3], &[(8, 20)])).is_empty(), "neighbouring bytes");
+        assert!(
+            log.record(page, written(1, 2, [1, 0, 0], &[(0, 8)])).is_empty(),
+            "ordered by synchronisation"
+        );
+        let races = log.record(page, written(2, 1, [1, 0, 0], &[(2, 4), (30, 31)]));
         assert_eq!(races.len(), 1, "ordered after node 0, concurrent with node 1");
         assert_eq!((races[0].bytes.clone(), races[0].writers[0].0), (2..4, NodeId(1)));
-        assert!(log.record(PageId(8), written(2, 2, [0; 3], &[0..8])).is_empty(), "another page");
+        assert!(log.record(PageId(8), written(2, 2, [0; 3], &[(0, 8)])).is_empty(), "another page");
     }
 
     #[test]
     fn what_collectives_have_ordered_is_forgotten_and_the_rest_is_bounded() {
         let mut log = RaceLog::default();
         let page = PageId(0);
-        log.record(page, written(0, 1, [0; 3], &[0..8]));
-        let later = Written { epoch: 2, ..written(1, 1, [1, 0, 0], &[0..8]) };
+        log.record(page, written(0, 1, [0; 3], &[(0, 8)]));
+        let later = Written { epoch: 2, ..written(1, 1, [1, 0, 0], &[(0, 8)]) };
         assert!(log.record(page, later).is_empty());
         assert_eq!(log.pages[&page].len(), 1);
         for seq in 2..1000 {
-            log.record(page, Written { epoch: 2, ..written(1, seq, [1, 0, 0], &[0..8]) });
+            log.record(page, Written { epoch: 2, ..written(1, seq, [1, 0, 0], &[(0, 8)]) });
         }
         assert_eq!(log.pages[&page].len(), WRITES_PER_PAGE_MAX);
     }

@@ -155,6 +155,10 @@ impl<'a> Node<'a> {
         // Far enough apart that one fault does not settle the next page's, too.
         const STRIDE: usize = 8 * PAGE_BYTES;
         let own = self.region(pages * STRIDE, CLIENT);
+        if self.is_home() {
+            // So that the client's frames hold data which its program has never touched.
+            (0..pages).for_each(|page| own.store(page * STRIDE, 1));
+        }
         let taken = self.while_home(Home::Waiting, |_, _| {
             Taken::each(timed, WARM_UP, |page| _ = own.load(page * STRIDE))
         });
