@@ -61,6 +61,7 @@
 
 mod atomics;
 mod meetings;
+mod tracking;
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -73,6 +74,7 @@ use hiroba_wire::{
 use rustc_hash::FxHashMap;
 
 use self::meetings::Team;
+pub use self::tracking::RESTING_AFTER_RELEASES;
 use crate::barrier::BarrierManager;
 use crate::cond::Conds;
 use crate::home::{HomeMap, Located};
@@ -88,11 +90,6 @@ const FLUSH_BATCH_BYTES: usize = 48 << 10;
 
 /// Prefetches that may be under way at once; hints beyond are dropped.
 const PREFETCHES_MAX: usize = 256;
-
-/// With asynchronous tracking each release scans all watched pages, about a nanosecond each; a resting copy that is touched
-/// again costs a fault of some microseconds. So a copy rests after about as many unwritten releases as scanning it that often
-/// costs a fault: at worst both together cost twice what the better one would.
-pub const RESTING_AFTER_RELEASES: u32 = 4096;
 
 /// The HLRC engine of one node.
 #[derive(Debug)]
@@ -315,18 +312,6 @@ impl Hlrc {
         page.watched = false;
         let pages = self.locate(page_id).span();
         self.effects.push_back(Effect::Protect { pages, access });
-    }
-
-    fn watch(&mut self, page_id: PageId) {
-        let page = self.pages.entry(page_id).or_default();
-        page.access = Access::Write;
-        page.watched = true;
-        if page.twin {
-            self.watched_copies.insert(page_id);
-            self.busy_copies.insert(page_id);
-        }
-        let pages = self.locate(page_id).span();
-        self.effects.push_back(Effect::Watch { pages });
     }
 
     fn make_twin(&mut self, page_id: PageId) {
@@ -589,27 +574,6 @@ impl Hlrc {
         }
     }
 
-    /// The host has said which watched granules were written.
-    fn handle_written(&mut self, granules: &PageSet) {
-        let release = self.release.as_mut().expect("the host is asked at releases");
-        assert!(std::mem::take(&mut release.collecting), "the host answers once");
-        let mut exclusive = PageSet::new();
-        for granule in granules.iter() {
-            let Some(Located { page: page_id, home, .. }) = self.homes.locate(granule) else { continue };
-            let Some(page) = self.pages.get_mut(&page_id).filter(|page| page.watched) else { continue };
-            if home == self.me && !page.shared {
-                // Nobody holds a copy any more, and it is in use: from now on its writes cost nothing.
-                page.watched = false;
-                exclusive.insert(page_id);
-            } else if self.written.insert(page_id) && home != self.me {
-                self.busy_copies.insert(page_id);
-            }
-        }
-        let spans = self.homes.spans(&exclusive).into_iter();
-        self.effects.extend(spans.map(|pages| Effect::Unwatch { pages }));
-        self.close_interval();
-    }
-
     fn close_interval(&mut self) {
         let release = self.release.as_mut().expect("a release is open");
         let seq = release.seq;
@@ -648,33 +612,6 @@ impl Hlrc {
         if diffs_missing == 0 {
             self.finish_release();
         }
-    }
-
-    /// Now and then: copies that have long been unwritten lose their twins. They are compared once more, for a thread may
-    /// have written one between the host's answer and the loss of its access. `written` are compared anyway.
-    fn send_to_rest(&mut self, written: &PageSet) -> PageSet {
-        let mut resting = PageSet::new();
-        if !self.is_async() || self.watched_copies.is_empty() {
-            return resting;
-        }
-        self.releases_until_rest -= 1;
-        if self.releases_until_rest > 0 {
-            return resting;
-        }
-        self.releases_until_rest = RESTING_AFTER_RELEASES;
-        let busy = std::mem::take(&mut self.busy_copies);
-        for page_id in self.watched_copies.iter() {
-            if !busy.contains(page_id) && !written.contains(page_id) {
-                resting.insert(page_id);
-            }
-        }
-        for page_id in resting.iter() {
-            self.watched_copies.remove(page_id);
-            let page = self.pages.entry(page_id).or_default();
-            (page.access, page.watched) = (Access::None, false);
-        }
-        self.protect_all(&resting, Access::None);
-        resting
     }
 
     fn handle_diff(&mut self, page_id: PageId, runs: Vec<u8>) {
