@@ -26,7 +26,7 @@ static void check_region(unsigned char *region, size_t bytes, unsigned char mark
 {
     size_t first = bytes / (size_t)nodes * (size_t)node;
     size_t end = node == nodes - 1 ? bytes : first + bytes / (size_t)nodes;
-    size_t stride = bytes > 1 << 20 ? 4093 : 1; /* a prime: other offsets on every page */
+    size_t stride = bytes > 1 << 20 ? 32749 : 1; /* a prime: other offsets on every page */
     CHECK(region != NULL, "no region of %lu bytes", (unsigned long)bytes);
     CHECK((uintptr_t)region % 16 == 0, "%p is not aligned for every type", (void *)region);
     check_same_everywhere(region);

@@ -53,6 +53,20 @@ static void in_context(void)
     result = deep(100);
 }
 
+/* Collective. */
+static void use_context(unsigned char *stack, unsigned long wanted)
+{
+    make_absent();
+    CHECK(getcontext(&other_context) == 0, "getcontext failed");
+    other_context.uc_stack.ss_sp = stack;
+    other_context.uc_stack.ss_size = STACK;
+    other_context.uc_link = &main_context;
+    makecontext(&other_context, in_context, 0);
+    result = 0;
+    CHECK(swapcontext(&main_context, &other_context) == 0, "swapcontext failed");
+    CHECK(result == wanted, "the context computed %lu, not %lu", result, wanted);
+}
+
 int main(int argc, char **argv)
 {
     join(&argc, &argv);
@@ -70,16 +84,7 @@ int main(int argc, char **argv)
         CHECK(pthread_create(&thread, &attributes, on_stack, stack) == 0, "pthread_create failed");
         CHECK(pthread_join(thread, &returned) == 0 && returned == stack, "pthread_join failed");
         CHECK(result == wanted, "the thread computed %lu, not %lu", result, wanted);
-
-        make_absent();
-        CHECK(getcontext(&other_context) == 0, "getcontext failed");
-        other_context.uc_stack.ss_sp = stack;
-        other_context.uc_stack.ss_size = STACK;
-        other_context.uc_link = &main_context;
-        makecontext(&other_context, in_context, 0);
-        result = 0;
-        CHECK(swapcontext(&main_context, &other_context) == 0, "swapcontext failed");
-        CHECK(result == wanted, "the context computed %lu, not %lu", result, wanted);
+        use_context(stack, wanted);
     }
     hiroba_finalize();
     return 0;

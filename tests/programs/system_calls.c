@@ -509,7 +509,9 @@ static void addresses(void)
 
 static void unallocated(void)
 {
-    unsigned char *end = shared(2 * PAGE), *beyond = end + 2 * PAGE;
+    hiroba_options small = {.page_bytes = PAGE}; /* it ends where its pages end */
+    unsigned char *end = hiroba_alloc_with(2 * PAGE, &small), *beyond = end + 2 * PAGE;
+    CHECK(end != NULL, "hiroba_alloc_with failed: %s", hiroba_error_string());
     errno = 0;
     CHECK(write(file, beyond, 10) == -1 && errno == EFAULT, FAILED("write of unallocated memory"));
     file_holds_source();

@@ -29,7 +29,7 @@
  * status 125 when they are misused (unlocking a lock that is not held, leaving with one held, freeing what is no block, collective
  * calls that differ between nodes). A job in which every thread waits for another ends likewise, with a list of who waits
  * for what. Touching shared addresses that are not allocated is a segmentation fault, with a sentence that names the nearest
- * allocation. `hiroba run --races` reports bytes that two nodes wrote without synchronisation; `--debug NODE` starts a
+ * allocation; running over the end of a malloc block, but not out of its node's arena, goes unnoticed as with any malloc. `hiroba run --races` reports bytes that two nodes wrote without synchronisation; `--debug NODE` starts a
  * debugger.
  *
  * -fsanitize=address works; -fsanitize=thread does not (its runtime keeps the shared region's addresses for itself) and is refused.

@@ -1,4 +1,5 @@
-//! Mistakes of programs that are caught: waits that can never end, data races.
+//! Mistakes of programs that are caught: waits that can never end, data races, touches of what is not allocated, calls
+//! that a correct program does not make.
 
 mod support;
 
@@ -21,7 +22,7 @@ fn workshop() -> &'static Path {
     DIRECTORY
         .get_or_init(|| {
             let directory = tempfile::tempdir().expect("a temporary directory");
-            for name in ["deadlock", "race"] {
+            for name in ["bounds", "deadlock", "misuse", "race"] {
                 let (from, to) = (source(&format!("{name}.c")), directory.path().join(name));
                 let (from, to) = (from.to_str().expect("a UTF-8 path"), to.to_str().expect("a UTF-8 path"));
                 let flags = ["-std=gnu11", "-g", "-O0", "-Wall", "-Wextra", "-Werror", "-pthread"];
@@ -176,4 +177,192 @@ fn programs_in_good_order_have_no_races() {
     }
     let called = run(&["-n", "2"], "race", "race");
     assert_eq!((called.status, called.stderr.as_str()), (0, ""), "nobody asked: {called:?}");
+}
+
+const SOURCES: [&str; 3] = ["event", "sigbus", "sigsegv"];
+
+/// Whether the machine and this user have the fault source; says so when not.
+fn has(source: &str) -> bool {
+    let called = run(&["-n", "2", "--fault-source", source], "race", "in-order");
+    if called.status != 0 {
+        eprintln!("{source} is not tested: {}", called.stderr);
+    }
+    called.status == 0
+}
+
+/// The program's touch of an address ends the job by SIGSEGV, after two lines: one that names node, address and `place`, and
+/// the launcher's.
+#[track_caller]
+fn dies(flags: &[&str], how: &str, node: usize, place: &str) {
+    let called = run(flags, "bounds", how);
+    assert_eq!(called.status, 128 + libc::SIGSEGV, "{flags:?} {how}: {called:?}");
+    let lines: Vec<&str> = called.stderr.lines().collect();
+    assert_eq!(lines.len(), 2, "{flags:?} {how}: {called:?}");
+    let touched = called.stdout.lines().next().expect("the program printed the address");
+    // A program that walks prints where it begins.
+    let address = if how == "walk" { "0x" } else { touched };
+    let said = format!("hiroba: node {node}: segmentation fault at shared address {address}");
+    assert!(lines[0].starts_with(&said) && lines[0].contains(place), "expected {said}… {place}: {called:?}");
+    assert!(
+        lines[1].contains(&format!("node {node} ")) && lines[1].contains("killed by signal 11 (SIGSEGV)"),
+        "{called:?}"
+    );
+}
+
+#[test]
+fn a_touch_beyond_a_region_is_named() {
+    let region =
+        "past the end of the region of 5000 bytes that collective allocation 1 gave at 0x400000000000";
+    let wild = "past the end of the region of 1 bytes that collective allocation 2 gave";
+    let touches = [
+        ("load", region),
+        ("store", region),
+        ("walk", region),
+        ("thread", region),
+        ("run", region),
+        ("large", wild),
+        ("wild", wild),
+    ];
+    for source in SOURCES.into_iter().filter(|source| has(source)) {
+        for (how, place) in touches {
+            dies(&["-n", "2", "-t", "2", "--fault-source", source], how, 1, place);
+        }
+    }
+    for (how, place) in touches {
+        dies(&["-n", "1", "-t", "2"], how, 0, place);
+    }
+}
+
+#[test]
+fn a_touch_after_the_end_is_named() {
+    let gone = "shared memory is gone after hiroba_finalize";
+    for how in ["after-finalize", "block-after-finalize"] {
+        for source in SOURCES.into_iter().filter(|source| has(source)) {
+            dies(&["-n", "3", "--fault-source", source], how, 2, gone);
+        }
+        dies(&["-n", "1"], how, 0, gone);
+    }
+}
+
+#[test]
+fn other_bad_pointers_are_not_ours_to_explain() {
+    for source in SOURCES.into_iter().filter(|source| has(source)) {
+        is_killed_silently(&run(&["-n", "2", "--fault-source", source], "bounds", "private"));
+    }
+    is_killed_silently(&run(&["-n", "1"], "bounds", "private"));
+}
+
+/// Only the launcher says so.
+#[track_caller]
+fn is_killed_silently(called: &Called) {
+    assert_eq!(called.status, 128 + libc::SIGSEGV, "{called:?}");
+    assert!(called.stderr.lines().count() == 1 && !called.stderr.contains("shared address"), "{called:?}");
+}
+
+/// A mistake, threads a node that it takes, who makes it on 3 nodes (0 or 2), and what is said of it.
+const MISUSES: &[(&str, &str, usize, &str)] = &[
+    ("unlock-unheld", "1", 2, "hiroba_unlock: lock 17 is not held by this thread"),
+    ("unlock-anothers", "1", 2, "hiroba_unlock: lock 17 is not held by this thread"),
+    ("unlock-siblings", "1", 2, "hiroba_unlock: lock 17 is not held by this thread"),
+    ("lock-twice", "1", 2, "hiroba_lock: lock 17 is already held by this thread"),
+    ("wait-without-lock", "1", 2, "hiroba_cond_wait: lock 17 is not held by this thread"),
+    ("finalize-with-lock", "1", 2, "hiroba_finalize: lock 17 is still held by a thread of this node"),
+    ("free-twice", "1", 0, "hiroba_free: block of 40 bytes at 0x480000000000 was already freed on node 0"),
+    (
+        "free-twice-remotely",
+        "1",
+        0,
+        "hiroba_free on node 2: block of 40 bytes at 0x480000000000 was already freed on node 2",
+    ),
+    (
+        "free-after-anothers",
+        "1",
+        0,
+        "hiroba_free: block of 40 bytes at 0x480000000000 was already freed on node 2",
+    ),
+    ("free-inside", "1", 0, "0x480000000010, which is 16 bytes into the block of 40 bytes at 0x480000000000"),
+    ("free-region", "1", 2, "expected the address of a block that hiroba_malloc gave out"),
+    ("free-private", "1", 2, "expected the address of a block that hiroba_malloc gave out"),
+    (
+        "realloc-freed",
+        "1",
+        0,
+        "hiroba_realloc: block of 40 bytes at 0x480000000000 was already freed on node 0",
+    ),
+    ("atomic-unaligned", "1", 2, "hiroba_fetch_add: expected the address of an 8-byte-aligned word"),
+    ("atomic-private", "1", 2, "hiroba_store: expected the address of an 8-byte-aligned word"),
+    ("two-threads", "1", 2, "hiroba_barrier: another thread of this node waits in hiroba_barrier already"),
+];
+
+#[test]
+fn misuse_is_named_with_who_made_it() {
+    for (how, threads, node, phrase) in MISUSES {
+        let called = run(&["-n", "3", "-t", threads], "misuse", how);
+        called.says(125, phrase);
+        assert!(called.stderr.starts_with(&format!("hiroba: node {node}: ")), "{how}: {called:?}");
+    }
+    // Where the mistake is not about another node or a second thread, it is one in a job of one node too.
+    let alone = |how: &&str| {
+        !matches!(*how, "unlock-anothers" | "free-twice-remotely" | "free-after-anothers" | "two-threads")
+    };
+    for (how, _, _, phrase) in MISUSES.iter().filter(|(how, ..)| alone(how)) {
+        let phrase = phrase.replace("on node 2", "on node 0");
+        run(&["-n", "1"], "misuse", how).says(125, &phrase);
+    }
+    let nothing = run(&["-n", "3", "-t", "2"], "misuse", "nothing");
+    assert_eq!(
+        (nothing.status, nothing.stderr.as_str()),
+        (3, ""),
+        "without a mistake there is none: {nothing:?}"
+    );
+}
+
+#[test]
+fn collectives_that_differ_between_nodes_are_named() {
+    // Whoever comes last is said to disagree, so the order of the words is open.
+    let mistakes: [(&str, &[&str]); 3] = [
+        ("return-early", &["node 2", "hiroba_finalize", "hiroba_barrier"]),
+        ("sizes-differ", &["called hiroba_alloc of 10", "waits in hiroba_alloc of 10"]),
+        ("barrier-or-alloc", &["node 2", "hiroba_alloc of 100 bytes", "hiroba_barrier"]),
+    ];
+    for (how, words) in mistakes {
+        let called = run(&["-n", "3"], "misuse", how);
+        for word in words {
+            called.says(125, word);
+        }
+        called.says(125, "every node must make the same collective calls in the same order");
+    }
+}
+
+#[test]
+fn collectives_that_differ_between_threads_are_named() {
+    for (how, calls) in [
+        ("run-differs", ["hiroba_barrier", "hiroba_alloc of 100 bytes"]),
+        ("run-ends-early", ["hiroba_barrier", "the end of hiroba_run's function"]),
+        ("run-sizes-differ", ["hiroba_alloc of 10", "bytes placed block"]),
+    ] {
+        for nodes in ["1", "2"] {
+            let called = run(&["-n", nodes, "-t", "2"], "misuse", how);
+            for word in calls {
+                called.says(125, word);
+            }
+            called.says(
+                125,
+                "inside hiroba_run every thread must make the same collective calls in the same order",
+            );
+        }
+    }
+}
+
+#[test]
+fn calls_outside_the_job_are_named() {
+    let early = run(&["-n", "1"], "misuse", "before-init");
+    assert_eq!(early.status, 125, "{early:?}");
+    let outside = "expected a call between hiroba_init and hiroba_finalize, got one outside";
+    assert!(early.stderr.starts_with(&format!("hiroba: hiroba_lock: {outside}")), "{early:?}");
+    for nodes in ["1", "3"] {
+        let late = run(&["-n", nodes], "misuse", "after-finalize");
+        assert_eq!(late.status, 125, "{late:?}");
+        assert!(late.stderr.starts_with(&format!("hiroba: hiroba_barrier: {outside}")), "{late:?}");
+    }
 }

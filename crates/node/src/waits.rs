@@ -1,14 +1,14 @@
 //! Waits that never end: when all threads of the program sleep in calls that other threads must end, the launcher is told
 //! who waits in what. It knows the other nodes' reports and finds out whether anybody can still wake anybody.
 
+use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
 use hiroba_wire::control::{ThreadWait, ToLauncher, WaitReport};
 
 use crate::call_site;
 use crate::runtime::Runtime;
-use crate::threads::{Call, Threads};
-use std::sync::atomic::Ordering::Relaxed;
+use crate::threads::{Call, Sleep, Threads};
 
 /// Waits shorter than this are nobody's business; also how often a report is repeated.
 pub(crate) const REPORT_EVERY: Duration = Duration::from_secs(1);
@@ -23,18 +23,23 @@ impl Runtime {
     fn wait_report(&self) -> Option<WaitReport> {
         let generation = self.threads.generation();
         let sleeps = self.threads.sleeps();
+        let is_long =
+            |sleep: &Option<Sleep>| sleep.is_some_and(|sleep| sleep.since.elapsed() >= REPORT_EVERY);
+        if sleeps.is_empty() || !sleeps.iter().all(|(_, sleep)| is_long(sleep)) {
+            return None;
+        }
         // A thread that computes, or that the runtime has never seen, may wake the others.
         let tasks = std::fs::read_dir("/proc/self/task").ok()?.count();
-        if sleeps.is_empty() || tasks != sleeps.len() + 1 {
+        if tasks != sleeps.len() + 1 {
             return None;
         }
         let mut threads = Vec::with_capacity(sleeps.len());
         for (thread, sleep) in sleeps {
-            let sleep = sleep.filter(|sleep| sleep.since.elapsed() >= REPORT_EVERY)?;
-            let Call { lock, site, .. } = sleep.call;
+            let call = sleep?.call;
+            let Call { lock, site, .. } = call;
             threads.push(ThreadWait {
                 thread,
-                call: sleep.call.to_string(),
+                call: call.to_string(),
                 lock,
                 site: call_site::of_return_address(site),
             });

@@ -43,9 +43,8 @@ impl Hlrc {
         if meets != collective {
             let (first, second) = (barrier::describe(meets), barrier::describe(collective));
             let sentence = format!(
-                "a thread of node {} came to {second} while another one waits in {first}; inside hiroba_run every thread \
-                 must make the same collective calls in the same order",
-                self.me
+                "a thread came to {second} while another one of its node waits in {first}; inside hiroba_run every thread \
+                 must make the same collective calls in the same order"
             );
             self.effects.push_back(Effect::Fatal { sentence });
             return;
