@@ -535,7 +535,6 @@ impl<E: Engine> Cluster<E> {
                 self.mutation.on_twin(id, page, twin);
             }
             Effect::Diff { page, keep_twin } => self.make_diff(id, page, keep_twin)?,
-            Effect::DropTwin { page } => memory.drop_twin(page).map_err(wrong)?,
             Effect::Apply { page, runs } => memory.apply(page, &runs).map_err(wrong)?,
             Effect::Install { page, content, page_bytes, merge, prefetched: _ } => {
                 let how = if merge { self.mutation.on_merge() } else { Merge::Replace };

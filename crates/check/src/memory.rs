@@ -33,11 +33,6 @@ pub enum MemoryError {
         /// The twin's.
         twin_bytes: usize,
     },
-    /// The only record of unsent writes was dropped.
-    #[error(
-        "expected a twin without unsent writes to drop, got the twin of {0}, which differs from its page"
-    )]
-    WritesDropped(PageId),
     /// A page that has unsent writes, or that the program may be writing, was overwritten.
     #[error(
         "expected a merge into {0}, which has a twin or is writable and perhaps has unsent writes, got an overwrite"
@@ -258,16 +253,6 @@ impl SimulatedMemory {
         Ok(())
     }
 
-    /// Carries out `Effect::DropTwin`.
-    pub fn drop_twin(&mut self, page: PageId) -> Result<(), MemoryError> {
-        let (frame, twin) = self.with_twin(page)?;
-        if frame != twin {
-            return Err(MemoryError::WritesDropped(page));
-        }
-        self.twins.remove(&page);
-        Ok(())
-    }
-
     /// Carries out `Effect::Apply`.
     pub fn apply(&mut self, page: PageId, runs: &[u8]) -> Result<(), MemoryError> {
         let longest = self.bytes.len() - bytes_of(page, 0).start;
@@ -413,7 +398,6 @@ mod tests {
         let mut install = |length| memory.install(PAGE, NewContent::Zero, length, Merge::Replace);
         assert_eq!(install(BYTES), Err(MemoryError::Overwrite(PAGE)));
         memory.store(Address::byte(1, 3), Width::Byte, 7);
-        assert_eq!(memory.drop_twin(PAGE), Err(MemoryError::WritesDropped(PAGE)));
         assert!(memory.watch(PageRange::single(PAGE)).is_err(), "there is nothing to watch with faults");
     }
 

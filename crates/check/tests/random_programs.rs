@@ -4,7 +4,7 @@ use hiroba_check::axioms::judge;
 use hiroba_check::cluster::{Cluster, NetworkChoice, Options};
 use hiroba_check::random_program::{Shape, generate};
 use hiroba_protocol::WriteTracking;
-use hiroba_protocol::hlrc::Hlrc;
+use hiroba_protocol::hlrc::{Hlrc, RESTING_AFTER_RELEASES};
 
 const ONE_THREAD: Shape = Shape { team: 1, foreign: 0, publications: false };
 const TEAMS_OF_TWO: Shape = Shape { team: 2, ..ONE_THREAD };
@@ -20,7 +20,10 @@ fn from_environment(name: &str, otherwise: u64) -> u64 {
 /// How many loads of the program were judged, or what is wrong.
 fn examine(shape: Shape, network: NetworkChoice, tracking: WriteTracking, seed: u64) -> Result<u64, String> {
     let options = Options { network, ..Options::seeded(seed, tracking) };
-    let ended = Cluster::new(&generate(seed, shape), Hlrc::new, options).run();
+    // Pages go to rest within a run of a few releases only if they may do so soon.
+    let rest_after = [2, 5, RESTING_AFTER_RELEASES][(seed % 3) as usize];
+    let engine = |me, limits, tracking| Hlrc::new(me, limits, tracking).resting_after(rest_after);
+    let ended = Cluster::new(&generate(seed, shape), engine, options).run();
     let ended = ended.map_err(|failure| failure.to_string())?;
     let verdict = judge(&ended.execution).map_err(|error| error.to_string())?;
     assert!(verdict.races.is_empty(), "seed {seed}: the generator made a race: {:?}", verdict.races[0]);

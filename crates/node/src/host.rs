@@ -111,9 +111,6 @@ impl Runtime {
                 self.or_fatal(self.watching().collect_written(&mut granules));
                 core.engine.handle_done(Done::Written { granules });
             }
-            Effect::DropTwin { page } => {
-                core.twins.remove(page);
-            }
             Effect::Twin { page, page_bytes } => {
                 core.twins.make(page, page_bytes as usize);
                 tallies.twins_made.fetch_add(1, Relaxed);

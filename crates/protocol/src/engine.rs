@@ -142,11 +142,6 @@ pub enum Effect {
         /// Keep the twin, with the diff applied to it (not a copy of the page, which threads may be writing); else drop it.
         keep_twin: bool,
     },
-    /// The page's twin is of no use any more.
-    DropTwin {
-        /// The page.
-        page: PageId,
-    },
     /// Apply another node's diff to the page, homed here.
     Apply {
         /// The page.

@@ -38,10 +38,11 @@
 //! | copy, invalidated, perhaps dirty | no | None | yes | fetch, **merge** → copy | the same |
 //! | home, exclusive | – | Write (watched until it is written) | no | – | – |
 //! | home, shared | – | watched | no | – | – |
+//! | home, resting | – | None | no | → home, shared | the same |
 //! | home, diffs missing | – | None | no | wait for the diffs | the same |
 //!
 //! The twin is kept from the fetch on; at a release it becomes twin + diff, never the page, which siblings may be writing. A copy
-//! that nobody has written for [`RESTING_AFTER_RELEASES`] gives its twin and its place in the scan up.
+//! that nobody has written for [`RESTING_AFTER_RELEASES`] gives its twin and its place in the scan up, a home page likewise.
 //!
 //! Several threads a node: they share the node's pages, so only what crosses nodes is the engine's business. A node arrives at a
 //! collective when all threads of its team have come. Other threads may go on and synchronise meanwhile, so a grant may
@@ -75,6 +76,7 @@ use rustc_hash::FxHashMap;
 
 use self::meetings::Team;
 pub use self::tracking::RESTING_AFTER_RELEASES;
+use self::tracking::Watch;
 use crate::barrier::BarrierManager;
 use crate::cond::Conds;
 use crate::home::{HomeMap, Located};
@@ -104,11 +106,7 @@ pub struct Hlrc {
     /// Pages written in the open interval: copies with a twin, and shared home pages. With asynchronous tracking only those
     /// that are known to be (or must be taken to be) before the host is asked.
     written: PageSet,
-    /// Asynchronous tracking: valid copies with a twin whose writes the host notes.
-    watched_copies: PageSet,
-    /// Those that were fetched or written since the last time that others went to rest.
-    busy_copies: PageSet,
-    releases_until_rest: u32,
+    watch: Watch,
     /// Pages homed elsewhere on whose atomic words this node operated in the open interval.
     operated_on: PageSet,
     timestamp: VectorTimestamp,
@@ -146,6 +144,8 @@ struct Page {
     twin: bool,
     /// The host notes writes (asynchronous tracking).
     watched: bool,
+    /// In which period it was last written or begun to be watched.
+    busy_in: u32,
     /// The intervals that the copy holds; on the home, those whose diffs have come.
     held: VersionVector,
     /// What notices demand beyond `held`.
@@ -236,9 +236,7 @@ impl Hlrc {
             homes: HomeMap::new(nodes),
             pages: FxHashMap::default(),
             written: PageSet::new(),
-            watched_copies: PageSet::new(),
-            busy_copies: PageSet::new(),
-            releases_until_rest: RESTING_AFTER_RELEASES,
+            watch: Watch::default(),
             operated_on: PageSet::new(),
             timestamp: VectorTimestamp::new(nodes),
             log: IntervalLog::new(nodes),
@@ -309,7 +307,9 @@ impl Hlrc {
     fn protect(&mut self, page_id: PageId, access: Access) {
         let page = self.pages.entry(page_id).or_default();
         page.access = access;
-        page.watched = false;
+        if std::mem::take(&mut page.watched) {
+            self.watch.pages.remove(&page_id);
+        }
         let pages = self.locate(page_id).span();
         self.effects.push_back(Effect::Protect { pages, access });
     }
@@ -568,6 +568,7 @@ impl Hlrc {
         let flushes = BTreeMap::new();
         self.release = Some(OpenRelease { collecting, seq, diffs_missing: 0, noticed, flushes, then });
         if collecting {
+            self.choose_resting();
             self.effects.push_back(Effect::CollectWritten);
         } else {
             self.close_interval();
@@ -593,7 +594,7 @@ impl Hlrc {
                 page.served = false;
                 noticed.insert(page_id);
             }
-            if !home_here || page.twin {
+            if !home_here || (page.twin && self.looks_for_races) {
                 copies.push(page_id);
             }
         }
@@ -603,7 +604,8 @@ impl Hlrc {
         let diffs_missing = copies.len();
         for page_id in copies {
             let page = self.pages.entry(page_id).or_default();
-            let keep_twin = page.watched;
+            // What a home page had a twin for is over.
+            let keep_twin = page.watched && self.homes.home_of(page_id) != Some(self.me);
             page.twin = keep_twin;
             self.effects.push_back(Effect::Diff { page: page_id, keep_twin });
         }
@@ -632,6 +634,9 @@ impl Hlrc {
         let seq = release.seq;
         release.noticed.insert(page_id);
         if home == self.me {
+            let page = self.pages.entry(page_id).or_default();
+            page.held.advance(self.me, seq);
+            page.served = false;
             return;
         }
         let flush = release.flushes.entry(home).or_default();
@@ -745,7 +750,7 @@ impl Hlrc {
                         // It may have been written: whether it was shows when it is compared with its twin. A home page has
                         // none and must be taken to be written; its diffs seldom come later than their notices.
                         self.written.insert(page_id);
-                        self.watched_copies.remove(page_id);
+                        self.watch.pages.remove(&page_id);
                     }
                 }
             }

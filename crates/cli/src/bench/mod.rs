@@ -89,14 +89,10 @@ pub fn bench(options: &BenchOptions) -> Result<u8, Failure> {
         progress.show(group.name());
         rows.extend(diff::measure(options.quick)?);
     }
-    let together: Vec<Group> =
-        options.groups.iter().copied().filter(|group| !alone(group) && !here(group)).collect();
-    let by_themselves: Vec<Group> = options.groups.iter().copied().filter(alone).collect();
-    for (nodes, groups) in [(1, by_themselves), (options.nodes, together)] {
-        if groups.is_empty() {
-            continue;
-        }
-        let plan = BenchPlan { groups, quick: options.quick, setting: setting.describe() };
+    // A job each: a release costs by what is mapped, so what one group has mapped must not weigh on the next.
+    for group in options.groups.iter().filter(|group| !here(group)) {
+        let nodes = if alone(group) { 1 } else { options.nodes };
+        let plan = BenchPlan { groups: vec![*group], quick: options.quick, setting: setting.describe() };
         match run_job(options, &setting, nodes, &plan, &mut progress)? {
             Ok(more) => rows.extend(more),
             // The job has said why.

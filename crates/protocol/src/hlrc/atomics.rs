@@ -28,7 +28,8 @@ impl Hlrc {
         }
         self.atomic_targets.insert(waiter.0, (page_id, offset));
         let then = AfterRelease::Atomic { home, page_id, offset, operation, waiter };
-        let may_be_dirty = self.written.contains(page_id) || self.watched_copies.contains(page_id);
+        let is_watched = self.pages.get(&page_id).is_some_and(|page| page.watched);
+        let may_be_dirty = is_watched || self.written.contains(page_id);
         if may_be_dirty {
             // The operation must find this thread's own plain stores at the home: their diff goes first.
             self.begin_release(then);

@@ -1,25 +1,56 @@
-//! Asynchronous write tracking: which pages the host watches, and what it says of them.
+//! Asynchronous write tracking: which pages the host watches, what it says of them, and which may rest.
 
 use hiroba_base::{Access, PageId, PageSet};
+use rustc_hash::FxHashSet;
 
 use super::Hlrc;
-use crate::Effect;
 use crate::home::Located;
+use crate::{Effect, WriteTracking};
 
-/// With asynchronous tracking each release scans all watched pages, about a nanosecond each; a resting copy that is touched
-/// again costs a fault of some microseconds. So a copy rests after about as many unwritten releases as scanning it that often
+/// With asynchronous tracking each release scans all watched pages, about a nanosecond each; a resting page that is touched
+/// again costs a fault of some microseconds. So a page rests after about as many unwritten releases as scanning it that often
 /// costs a fault: at worst both together cost twice what the better one would.
 pub const RESTING_AFTER_RELEASES: u32 = 4096;
 
+/// The pages whose writes the host notes.
+#[derive(Debug)]
+pub(super) struct Watch {
+    /// Copies, and home pages that are or lately were shared.
+    pub(super) pages: FxHashSet<PageId>,
+    /// Releases between two rounds of sending pages to rest.
+    rest_after: u32,
+    until_rest: u32,
+    /// Counts the rounds.
+    period: u32,
+    /// In the release of a round: what will rest unless the host says that it was written.
+    candidates: PageSet,
+}
+
+impl Default for Watch {
+    fn default() -> Watch {
+        Watch {
+            pages: FxHashSet::default(),
+            rest_after: RESTING_AFTER_RELEASES,
+            until_rest: RESTING_AFTER_RELEASES,
+            period: 0,
+            candidates: PageSet::new(),
+        }
+    }
+}
+
 impl Hlrc {
+    /// Sends pages to rest after so many unwritten releases instead of [`RESTING_AFTER_RELEASES`]: for tests.
+    pub fn resting_after(mut self, releases: u32) -> Hlrc {
+        (self.watch.rest_after, self.watch.until_rest) = (releases, releases);
+        self
+    }
+
     pub(super) fn watch(&mut self, page_id: PageId) {
         let page = self.pages.entry(page_id).or_default();
         page.access = Access::Write;
         page.watched = true;
-        if page.twin {
-            self.watched_copies.insert(page_id);
-            self.busy_copies.insert(page_id);
-        }
+        page.busy_in = self.watch.period;
+        self.watch.pages.insert(page_id);
         let pages = self.locate(page_id).span();
         self.effects.push_back(Effect::Watch { pages });
     }
@@ -32,43 +63,82 @@ impl Hlrc {
         for granule in granules.iter() {
             let Some(Located { page: page_id, home, .. }) = self.homes.locate(granule) else { continue };
             let Some(page) = self.pages.get_mut(&page_id).filter(|page| page.watched) else { continue };
+            page.busy_in = self.watch.period;
             if home == self.me && !page.shared {
                 // Nobody holds a copy any more, and it is in use: from now on its writes cost nothing.
-                page.watched = false;
                 exclusive.insert(page_id);
-            } else if self.written.insert(page_id) && home != self.me {
-                self.busy_copies.insert(page_id);
+            } else {
+                self.written.insert(page_id);
             }
         }
-        let spans = self.homes.spans(&exclusive).into_iter();
-        self.effects.extend(spans.map(|pages| Effect::Unwatch { pages }));
+        self.stop_watching(&exclusive);
         self.close_interval();
     }
 
-    /// Now and then: copies that have long been unwritten lose their twins. They are compared once more, for a thread may
-    /// have written one between the host's answer and the loss of its access. `written` are compared anyway.
+    fn stop_watching(&mut self, exclusive: &PageSet) {
+        for page_id in exclusive.iter() {
+            self.pages.entry(page_id).or_default().watched = false;
+            self.watch.pages.remove(&page_id);
+        }
+        let spans = self.homes.spans(exclusive).into_iter();
+        self.effects.extend(spans.map(|pages| Effect::Unwatch { pages }));
+    }
+
+    /// Before the host is asked: now and then, which pages have long been unwritten.
+    ///
+    /// A home page gets a twin for the moment, before the question: a store that comes before the answer is in the
+    /// answer, and a later one, up to the loss of access, makes the page differ from its twin.
+    pub(super) fn choose_resting(&mut self) {
+        self.watch.until_rest -= 1;
+        if self.watch.until_rest > 0 {
+            return;
+        }
+        self.watch.until_rest = self.watch.rest_after;
+        let (mut idle, mut exclusive): (Vec<PageId>, PageSet) = (Vec::new(), PageSet::new());
+        for page_id in &self.watch.pages {
+            let page = &self.pages[page_id];
+            if page.busy_in < self.watch.period {
+                if page.twin || page.shared {
+                    idle.push(*page_id);
+                } else {
+                    exclusive.insert(*page_id);
+                }
+            }
+        }
+        self.watch.period += 1;
+        self.stop_watching(&exclusive);
+        idle.sort_unstable();
+        for page_id in idle {
+            if !self.pages[&page_id].twin {
+                self.make_twin(page_id);
+            }
+            self.watch.candidates.insert(page_id);
+        }
+    }
+
+    /// After the answer: candidates that were not `written` lose their access. What must be compared for the last time, and loses its
+    /// twin: those, and home pages that had one for the moment only.
     pub(super) fn send_to_rest(&mut self, written: &PageSet) -> PageSet {
-        let mut resting = PageSet::new();
-        if !self.is_async() || self.watched_copies.is_empty() {
+        let mut resting = std::mem::take(&mut self.watch.candidates);
+        if resting.is_empty() {
             return resting;
         }
-        self.releases_until_rest -= 1;
-        if self.releases_until_rest > 0 {
-            return resting;
-        }
-        self.releases_until_rest = RESTING_AFTER_RELEASES;
-        let busy = std::mem::take(&mut self.busy_copies);
-        for page_id in self.watched_copies.iter() {
-            if !busy.contains(page_id) && !written.contains(page_id) {
-                resting.insert(page_id);
+        debug_assert_eq!(self.tracking, WriteTracking::Async);
+        let mut compared = PageSet::new();
+        for page_id in written.iter() {
+            if resting.remove(page_id) && self.is_home(page_id) {
+                compared.insert(page_id);
             }
         }
         for page_id in resting.iter() {
-            self.watched_copies.remove(page_id);
+            self.watch.pages.remove(&page_id);
             let page = self.pages.entry(page_id).or_default();
             (page.access, page.watched) = (Access::None, false);
         }
         self.protect_all(&resting, Access::None);
-        resting
+        resting.iter().for_each(|page_id| {
+            compared.insert(page_id);
+        });
+        compared
     }
 }
