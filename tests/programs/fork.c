@@ -134,6 +134,8 @@ static void programs(void)
     fflush(NULL);
     int status = system("exit 7");
     CHECK(WIFEXITED(status) && WEXITSTATUS(status) == 7, "system gave %#x", status);
+    status = system("case \"$LD_PRELOAD\" in *libhiroba*) exit 1;; esac");
+    CHECK(status == 0, "children are preloaded with a library that is not for them");
     char line[100] = "";
     FILE *stream = popen("echo popped", "r");
     CHECK(stream != NULL && fgets(line, sizeof line, stream) != NULL, "popen: %s", strerror(errno));

@@ -22,6 +22,7 @@ fn join() -> c_int {
     match joined {
         Ok(runtime) => {
             crate::system_calls::shield(runtime);
+            leave_children_alone();
             // SAFETY: the handler is a plain function that stays loaded until the process ends.
             unsafe { on_exit(leave_at_exit, std::ptr::null_mut()) };
             0
@@ -30,6 +31,22 @@ fn join() -> c_int {
             note(&error.to_string());
             -error.errno()
         }
+    }
+}
+
+/// The launcher preloads this library, so that it stands before the C library in programs that load it late. What the program
+/// starts from now on is no part of the job and needs none of it.
+fn leave_children_alone() {
+    const VARIABLE: &str = "LD_PRELOAD";
+    let Ok(list) = std::env::var(VARIABLE) else { return };
+    let is_other = |path: &&str| !path.is_empty() && !path.ends_with("/libhiroba.so");
+    let others: Vec<&str> = list.split([':', ' ']).filter(is_other).collect();
+    if others.is_empty() {
+        // SAFETY: hiroba_init is called first, before the program has threads that might read the environment.
+        unsafe { std::env::remove_var(VARIABLE) };
+    } else {
+        // SAFETY: as above.
+        unsafe { std::env::set_var(VARIABLE, others.join(":")) };
     }
 }
 
