@@ -716,11 +716,6 @@ impl Hlrc {
         }
     }
 
-    /// Whether the sender has left a collective from which this node has not heard yet. If so, the message must wait.
-    fn comes_early(&self, knowledge: &Knowledge) -> bool {
-        knowledge.epoch > self.collectives_done
-    }
-
     fn absorb(&mut self, knowledge: &Knowledge, keep_for_others: bool) {
         let mut invalidated = PageSet::new();
         // The manager will count us as having seen what we tell with our arrival, so we must be able to tell it.
@@ -820,16 +815,6 @@ impl Hlrc {
 }
 
 impl Hlrc {
-    /// Whether the message is about pages that are not allocated here yet.
-    fn comes_ahead(&self, message: &Message<'_>) -> bool {
-        let is_unknown = |page: PageId| self.homes.locate(page).is_none();
-        match message {
-            Message::PageRequest { page, .. } | Message::AtomicRequest { page, .. } => is_unknown(*page),
-            Message::Diffs { diffs, .. } => diffs.iter().any(|diff| is_unknown(diff.page)),
-            _ => false,
-        }
-    }
-
     fn dispatch(&mut self, from: NodeId, message: &Message<'_>) -> Result<(), ProtocolError> {
         if self.comes_ahead(message) {
             self.ahead.push((from, message.encode()));

@@ -1,8 +1,7 @@
 //! The allocator as a whole: its promises under random use, its sentences, and many threads at once.
 
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::time::{Duration, Instant};
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use hiroba_base::NodeId;
 use proptest::prelude::*;
@@ -10,7 +9,7 @@ use proptest::prelude::*;
 use super::Heap;
 use super::classes::{SMALL_BYTES_MAX, SPAN_BYTES};
 use super::pool::Pool;
-use crate::arena::{Arena, GRAIN_BYTES, NotABlock};
+use crate::arena::{GRAIN_BYTES, NotABlock};
 
 const ME: NodeId = NodeId(1);
 const START: u64 = 0x4800_0000_0000;
@@ -380,105 +379,4 @@ fn one_of_many_that_free_the_same_block_succeeds() {
         }
     }
     assert!(all_free(&heap.pool, 1 << 26));
-}
-
-/// How many pairs of malloc and free all threads together do in a second, a few blocks being held at any time.
-fn pairs_per_second<B>(
-    threads: usize,
-    sizes: std::ops::Range<u64>,
-    allocate: impl Fn(u64) -> B + Sync,
-    free: impl Fn(B) + Sync,
-    finish: impl Fn() + Sync,
-) -> f64 {
-    const HELD: usize = 64;
-    let (stop, pairs) = (AtomicBool::new(false), AtomicU64::new(0));
-    let began = Instant::now();
-    std::thread::scope(|scope| {
-        for thread in 0..threads {
-            let (stop, pairs, allocate, free, finish, sizes) =
-                (&stop, &pairs, &allocate, &free, &finish, &sizes);
-            scope.spawn(move || {
-                let mut random = thread as u64 + 1;
-                let mut held: Vec<Option<B>> = (0..HELD).map(|_| None).collect();
-                let mut mine = 0;
-                while !stop.load(Ordering::Relaxed) {
-                    for _ in 0..1000 {
-                        let bytes = sizes.start + step(&mut random) % (sizes.end - sizes.start);
-                        let place = &mut held[step(&mut random) as usize % HELD];
-                        if let Some(block) = place.replace(allocate(bytes)) {
-                            free(block);
-                        }
-                    }
-                    mine += 1000;
-                }
-                held.into_iter().flatten().for_each(free);
-                pairs.fetch_add(mine, Ordering::Relaxed);
-                finish();
-            });
-        }
-        std::thread::sleep(Duration::from_millis(100));
-        stop.store(true, Ordering::Relaxed);
-    });
-    pairs.into_inner() as f64 / began.elapsed().as_secs_f64()
-}
-
-/// Prints what the caches are worth: run it with `--nocapture`, optimised. It asserts that nothing is lost on the way.
-#[test]
-fn pairs_per_second_beside_one_arena_and_the_systems_malloc() {
-    const BYTES: u64 = 1 << 30;
-    for (name, sizes) in [
-        ("16 to 512 bytes", 16..512),
-        ("1 to 8 KiB", 1024..8192),
-        ("16 to 64 KiB", 16384..65536),
-        ("64 to 256 KiB", 65537..262144),
-    ] {
-        for threads in [1, 2] {
-            let heap = heap(BYTES);
-            let cached = pairs_per_second(
-                threads,
-                sizes.clone(),
-                |bytes| heap.allocate_quickly(bytes, 1).or_else(|| heap.allocate(bytes, 1)).unwrap(),
-                |block| {
-                    if !heap.free_quickly(block.address) {
-                        heap.free(block.address, ME).unwrap();
-                    }
-                },
-                || heap.finish_thread(),
-            );
-            assert!(all_free(&heap.pool, BYTES));
-            let arena = Mutex::new(Arena::new(START, START + BYTES));
-            let held = crate::signals::SignalsHeld::hold;
-            let single = pairs_per_second(
-                threads,
-                sizes.clone(),
-                |bytes| {
-                    let _signals = held();
-                    arena
-                        .lock()
-                        .unwrap()
-                        .allocate(bytes, bytes.next_multiple_of(GRAIN_BYTES), 1)
-                        .unwrap()
-                        .address
-                },
-                |address| {
-                    let _signals = held();
-                    arena.lock().unwrap().free(address, ME).unwrap();
-                },
-                || (),
-            );
-            let system = pairs_per_second(
-                threads,
-                sizes.clone(),
-                // SAFETY: malloc has no preconditions.
-                |bytes| unsafe { libc::malloc(bytes as usize) } as usize,
-                // SAFETY: the block came from malloc and is freed once.
-                |address| unsafe { libc::free(address as *mut libc::c_void) },
-                || (),
-            );
-            let [cached, single, system] = [cached, single, system].map(|pairs| pairs / 1e6);
-            println!(
-                "{name}, {threads} threads: {cached:.1} M pairs/s; one arena {single:.2}; system's malloc {system:.1}"
-            );
-        }
-    }
 }

@@ -1,6 +1,6 @@
 //! Collectives: the team of threads that makes a node's calls, arrival and departure, and what crosses them.
 
-use hiroba_base::{NodeId, VectorTimestamp};
+use hiroba_base::{NodeId, PageId, VectorTimestamp};
 use hiroba_wire::{Collective, Knowledge, Message};
 
 use super::{AfterRelease, Hlrc, unexpected};
@@ -132,6 +132,21 @@ impl Hlrc {
                 }
             }
         }
+    }
+
+    /// Whether the message is about pages that are not allocated here yet.
+    pub(super) fn comes_ahead(&self, message: &Message<'_>) -> bool {
+        let is_unknown = |page: PageId| self.homes.locate(page).is_none();
+        match message {
+            Message::PageRequest { page, .. } | Message::AtomicRequest { page, .. } => is_unknown(*page),
+            Message::Diffs { diffs, .. } => diffs.iter().any(|diff| is_unknown(diff.page)),
+            _ => false,
+        }
+    }
+
+    /// Whether the sender has left a collective from which this node has not heard yet. If so, the message must wait.
+    pub(super) fn comes_early(&self, knowledge: &Knowledge) -> bool {
+        knowledge.epoch > self.collectives_done
     }
 
     /// Keeps a message for when its sender's last collective is over here too; a later publication tells all that an
