@@ -2,6 +2,7 @@
 
 use std::ffi::OsString;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{Args, Parser, Subcommand};
@@ -71,6 +72,16 @@ pub struct RunOptions {
     pub label: bool,
     /// Faults to inflict on the fabric.
     pub inject: Option<InjectedFaults>,
+    /// Whether to hide the content of messages.
+    pub encrypt: bool,
+    /// Whether to keep the processors awake while the job runs; `None`: where it is allowed.
+    pub low_latency: Option<bool>,
+    /// How long a node or a host may be silent before it is taken for dead, zero for ever; `None`: the default.
+    pub dead_after: Option<Duration>,
+    /// The file that lists the machines to run on.
+    pub hosts: Option<PathBuf>,
+    /// The command that starts a program on another machine, instead of ssh.
+    pub launcher: Option<String>,
     /// The program as the user named it.
     pub program: OsString,
     /// Its arguments.
@@ -168,7 +179,7 @@ struct RunArguments {
     /// Coherence protocol; only hlrc (home-based lazy release consistency) so far
     #[arg(long, value_name = "PROTOCOL", default_value = "hlrc")]
     protocol: String,
-    /// What carries the messages; only udp so far
+    /// What carries the messages: udp, tcp or shm (between processes of one machine)
     #[arg(long, value_name = "FABRIC", default_value = "udp")]
     fabric: String,
     /// Coherence unit of regions that choose none: a power of two from 4K to 2M
@@ -198,6 +209,21 @@ struct RunArguments {
     /// Inflict faults on the network, for tests: probabilities and a seed
     #[arg(long, value_name = "loss=P,reorder=P,dup=P,seed=N")]
     inject: Option<String>,
+    /// Hide the content of messages; that they come from the job's own nodes is proved in any case
+    #[arg(long)]
+    encrypt: bool,
+    /// Keep the processors from sleeping deeply while the job runs: on or off [default: on where it is allowed]
+    #[arg(long, value_name = "on|off")]
+    low_latency: Option<String>,
+    /// Take a node for dead when nothing has been heard of it for so long; 0 never does [default: 3 on one machine, 10 on several]
+    #[arg(long, value_name = "SECONDS", allow_hyphen_values = true)]
+    dead_after: Option<String>,
+    /// Run on the machines that FILE lists, one a line as HOST [slots=N] [address=IP]
+    #[arg(long, value_name = "FILE")]
+    hosts: Option<PathBuf>,
+    /// Start programs on other machines by CMD HOST PROGRAM ARGS instead of ssh
+    #[arg(long, value_name = "CMD")]
+    launcher: Option<String>,
     #[command(flatten)]
     unavailable: UnavailableFlags,
     /// The program and its arguments
@@ -240,10 +266,6 @@ struct UnavailableFlags {
     #[arg(long, hide = true)]
     replacement: Option<String>,
     #[arg(long, hide = true)]
-    hosts: Option<String>,
-    #[arg(long, hide = true)]
-    launcher: Option<String>,
-    #[arg(long, hide = true)]
     slow: Option<String>,
     #[arg(long, hide = true)]
     trace: Option<String>,
@@ -251,12 +273,6 @@ struct UnavailableFlags {
     virtual_cluster: Option<String>,
     #[arg(long, hide = true)]
     progress: bool,
-    #[arg(long, hide = true)]
-    encrypt: bool,
-    #[arg(long, hide = true)]
-    low_latency: Option<String>,
-    #[arg(long, hide = true)]
-    dead_after: Option<String>,
 }
 
 impl UnavailableFlags {
@@ -270,15 +286,10 @@ impl UnavailableFlags {
             ),
             (self.swap.is_some(), "--swap", "leave it out: pages stay in memory"),
             (self.replacement.is_some(), "--replacement", "leave it out: no page is replaced"),
-            (self.hosts.is_some(), "--hosts", "leave it out: all nodes run on this machine"),
-            (self.launcher.is_some(), "--launcher", "leave it out: all nodes run on this machine"),
             (self.slow.is_some(), "--slow", "leave it out: every node runs at full speed"),
             (self.trace.is_some(), "--trace", "use --stats to see where the time goes"),
             (self.virtual_cluster.is_some(), "--virtual", "use -n to run nodes on this machine"),
             (self.progress, "--progress", "use --stats to see where the time went"),
-            (self.encrypt, "--encrypt", "leave it out: messages of local nodes stay on this machine"),
-            (self.low_latency.is_some(), "--low-latency", "leave it out"),
-            (self.dead_after.is_some(), "--dead-after", "leave it out: a node that dies is noticed at once"),
         ];
         flags.into_iter().find(|flag| flag.0).map(|flag| (flag.1, flag.2))
     }
@@ -337,7 +348,7 @@ fn check_run(given: RunArguments) -> Result<RunOptions, Failure> {
         nodes,
         threads_per_node,
         protocol: check_choice("protocol", given.protocol, &["hlrc"], PROTOCOLS_LATER)?,
-        fabric: check_choice("fabric", given.fabric, &["udp"], &["shm", "tcp", "ucx"])?,
+        fabric: check_fabric(given.fabric)?,
         page_size: check_page_size(&given.page_size)?,
         fault_source: check_fault_source(given.fault_source.as_deref())?,
         write_tracking: check_write_tracking(given.write_tracking.as_deref())?,
@@ -348,6 +359,11 @@ fn check_run(given: RunArguments) -> Result<RunOptions, Failure> {
         variables: check_variables(given.variables)?,
         label: given.label,
         inject: given.inject.as_deref().map(check_inject).transpose()?,
+        encrypt: given.encrypt,
+        low_latency: given.low_latency.as_deref().map(check_low_latency).transpose()?,
+        dead_after: given.dead_after.as_deref().map(check_dead_after).transpose()?,
+        hosts: given.hosts,
+        launcher: given.launcher,
         program: program.next().ok_or_else(|| Failure::new(NO_PROGRAM))?,
         arguments: program.collect(),
     })
@@ -360,7 +376,7 @@ fn check_bench(given: BenchArguments) -> Result<BenchOptions, Failure> {
             "expected 2 nodes or more after -n, got '1'; what one node costs is measured with any number",
         ));
     }
-    let fabric = check_choice("fabric", given.fabric, &["udp"], &["shm", "tcp", "ucx"])?;
+    let fabric = check_fabric(given.fabric)?;
     // Passed on as they were given, once they have been checked.
     check_fault_source(given.fault_source.as_deref())?;
     check_write_tracking(given.write_tracking.as_deref())?;
@@ -458,6 +474,35 @@ fn check_choice(what: &str, given: String, now: &[&str], later: &[&str]) -> Resu
     } else {
         format!("there is no {what} '{given}'; use --{what} {use_instead}")
     }))
+}
+
+fn check_fabric(given: String) -> Result<String, Failure> {
+    check_choice("fabric", given, &["udp", "tcp", "shm"], &["ucx"])
+}
+
+fn check_low_latency(given: &str) -> Result<bool, Failure> {
+    match given {
+        "on" => Ok(true),
+        "off" => Ok(false),
+        other => Err(Failure::new(format!("expected on or off after --low-latency, got '{other}'"))),
+    }
+}
+
+/// The longest silence that is told from none at all: a day.
+const DEAD_AFTER_MAX: Duration = Duration::from_secs(86_400);
+
+fn check_dead_after(given: &str) -> Result<Duration, Failure> {
+    let seconds = given.parse::<f64>().ok().and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
+    // Shorter ones would take a busy node for a dead one.
+    let good = |silence: &Duration| {
+        silence.is_zero() || (Duration::from_millis(100)..=DEAD_AFTER_MAX).contains(silence)
+    };
+    seconds.filter(good).ok_or_else(|| {
+        Failure::new(format!(
+            "expected seconds from 0.1 to {}, or 0 for never, after --dead-after, got '{given}'",
+            DEAD_AFTER_MAX.as_secs()
+        ))
+    })
 }
 
 fn check_fault_source(given: Option<&str>) -> Result<FaultSourceChoice, Failure> {

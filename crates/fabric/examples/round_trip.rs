@@ -8,7 +8,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use hiroba_base::NodeId;
-use hiroba_fabric::{Fabric, SimCluster, SimConditions, UdpFabric};
+use hiroba_fabric::{Fabric, FabricConfig, SimCluster, SimConditions, UdpFabric};
+use hiroba_wire::control::JobKey;
 
 const ROUNDS: usize = 20_000;
 
@@ -69,7 +70,10 @@ fn fabrics() -> [UdpFabric; 2] {
     let mut node = 0;
     sockets.map(|socket| {
         node += 1;
-        UdpFabric::new(socket.into(), NodeId(node - 1), addresses.clone(), 1, None).expect("a fabric")
+        let (local, addresses) = (NodeId(node - 1), addresses.clone());
+        let key = JobKey([1; 32]);
+        let config = FabricConfig { local, addresses, job: 1, key, encrypt: false, inject: None };
+        UdpFabric::open(socket.into(), config).expect("a fabric")
     })
 }
 

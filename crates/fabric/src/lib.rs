@@ -17,6 +17,7 @@
 
 pub mod inject;
 pub mod link;
+pub mod seal;
 pub mod sim;
 mod traits;
 pub mod udp;
@@ -24,5 +25,5 @@ pub mod udp;
 pub use inject::FaultInjector;
 pub use link::{LinkConfig, LinkSet, LinkStatistics, MESSAGE_BYTES_MAX, Rejected};
 pub use sim::{Delivered, SimCluster, SimConditions, SimNetwork};
-pub use traits::{Capabilities, Fabric, FabricError};
+pub use traits::{Capabilities, Fabric, FabricConfig, FabricError, OneSided};
 pub use udp::UdpFabric;

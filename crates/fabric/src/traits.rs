@@ -1,10 +1,12 @@
 //! What every fabric offers to the storeys above it.
 
 use std::io;
+use std::net::SocketAddr;
 use std::os::fd::BorrowedFd;
 use std::time::Duration;
 
-use hiroba_base::NodeId;
+use hiroba_base::{MAX_NODES, NodeId};
+use hiroba_wire::control::{InjectedFaults, JobKey};
 use thiserror::Error;
 
 use crate::link::LinkStatistics;
@@ -22,6 +24,42 @@ pub struct Capabilities {
     pub reliable: bool,
     /// The longest message that travels as one unit, in bytes; longer ones are split.
     pub max_inline_bytes: usize,
+}
+
+/// What every fabric of a node is opened with.
+#[derive(Clone, Debug)]
+pub struct FabricConfig {
+    /// This node.
+    pub local: NodeId,
+    /// Where each node's socket is bound, by node; the length is the number of nodes. Fabrics without sockets look at the length alone.
+    pub addresses: Vec<SocketAddr>,
+    /// The job's number, which keeps jobs apart; no secret.
+    pub job: u64,
+    /// The job's secret.
+    pub key: JobKey,
+    /// Whether to hide the content of messages, too.
+    pub encrypt: bool,
+    /// Faults to inflict on what this node sends, on fabrics whose network may have them.
+    pub inject: Option<InjectedFaults>,
+}
+
+impl FabricConfig {
+    /// How many nodes the job has.
+    ///
+    /// # Errors
+    ///
+    /// When this node is none of them, or there are too many.
+    pub fn nodes(&self) -> Result<u16, FabricError> {
+        let nodes = u16::try_from(self.addresses.len()).unwrap_or(u16::MAX);
+        if self.local.0 >= nodes || nodes > MAX_NODES {
+            return Err(FabricError::NotANode {
+                local: self.local,
+                nodes: self.addresses.len(),
+                nodes_max: MAX_NODES,
+            });
+        }
+        Ok(nodes)
+    }
 }
 
 /// A fabric could not be set up.
@@ -145,4 +183,59 @@ pub trait Fabric: Send + Sync {
 
     /// What the link has counted.
     fn statistics(&self) -> LinkStatistics;
+
+    /// Who owes this node a sign of life and has given none for the longest time, and since when: a peer that has not acknowledged
+    /// what was sent to it and from which nothing at all has come meanwhile. `None` when nobody owes any, or where silence cannot be
+    /// told from having nothing to say.
+    fn longest_silence(&self) -> Option<(NodeId, Duration)> {
+        None
+    }
+
+    /// Reading other nodes' memory without their help; `None` where [`Capabilities::one_sided`] is false.
+    fn one_sided(&self) -> Option<&dyn OneSided> {
+        None
+    }
+}
+
+/// Reading other nodes' frames without their help, and what must be agreed upon for that.
+///
+/// Every node has a *board* that the others reach: on it stand *words* that it publishes for them to read (one for each node,
+/// with whatever meaning the callers give them), and *announcements* that they leave for it to read later (pages that they
+/// are about to read).
+///
+/// # Order
+///
+/// - What a node wrote to its frames before it published a word is seen by whoever has seen that word
+///   ([`publish`](OneSided::publish) releases, [`published`](OneSided::published) acquires).
+/// - [`announce`](OneSided::announce) and [`announcements`](OneSided::announcements) are ordered as if each had a sequentially consistent
+///   fence: when a node takes its announcements and a page is not among them, whoever announces that page later also reads, afterwards, all
+///   that the node (or a thread that is ordered before it) had written to the page before it took them.
+///
+/// None of these calls blocks, allocates or takes a lock that another thread holds while it waits. A node that dies in any of
+/// them leaves the others able to go on.
+pub trait OneSided: Send + Sync {
+    /// Whether this node can read the frames of `node` (it runs on the same machine).
+    fn reaches(&self, node: NodeId) -> bool;
+
+    /// Tells `home` that this node is about to read `page` (a number that means the same to both). One thread at a time may announce.
+    /// False when there is no room: then it must not read, and sends a message instead.
+    fn announce(&self, home: NodeId, page: u64) -> bool;
+
+    /// Hands out the announcements that others have left here since the last call, in no particular order between them. One thread
+    /// at a time may take them.
+    fn announcements(&self, take: &mut dyn FnMut(NodeId, u64));
+
+    /// Copies the bytes at `offset` of the frames of `home` into `into`. Bytes that are written meanwhile may come torn; bytes where nothing was
+    /// ever written are zero and are not allocated by being read.
+    ///
+    /// # Errors
+    ///
+    /// The system's, which no repetition mends.
+    fn read(&self, home: NodeId, offset: u64, into: &mut [u8]) -> io::Result<()>;
+
+    /// Sets this node's word of number `slot`, a node's number, to `value`, for others to read.
+    fn publish(&self, slot: NodeId, value: u64);
+
+    /// The word of number `slot` that `home` published last; 0 before the first time.
+    fn published(&self, home: NodeId, slot: NodeId) -> u64;
 }

@@ -6,11 +6,12 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use hiroba_base::{NodeId, RngExt, seeded};
-use hiroba_fabric::{Fabric, FabricError, UdpFabric};
-use hiroba_wire::control::InjectedFaults;
+use hiroba_fabric::{Fabric, FabricConfig, FabricError, UdpFabric};
+use hiroba_wire::control::{InjectedFaults, JobKey};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 const JOB: u64 = 0x00c0_ffee;
+const KEY: JobKey = JobKey([42; 32]);
 
 /// A test that has not ended by then hangs.
 const HANGS_AFTER: Duration = Duration::from_secs(120);
@@ -23,10 +24,15 @@ fn udp_sockets(nodes: u16) -> (Vec<UdpSocket>, Vec<SocketAddr>) {
     (sockets, addresses)
 }
 
+fn config(local: u16, addresses: &[SocketAddr], job: u64, inject: Option<InjectedFaults>) -> FabricConfig {
+    let addresses = addresses.to_vec();
+    FabricConfig { local: NodeId(local), addresses, job, key: KEY, encrypt: false, inject }
+}
+
 fn udp_group(nodes: u16, inject: Option<InjectedFaults>) -> Group {
     let (sockets, addresses) = udp_sockets(nodes);
     let fabric = |(node, socket): (u16, UdpSocket)| -> Box<dyn Fabric> {
-        Box::new(UdpFabric::new(socket.into(), NodeId(node), addresses.clone(), JOB, inject).unwrap())
+        Box::new(UdpFabric::open(socket.into(), config(node, &addresses, JOB, inject)).unwrap())
     };
     (0..nodes).zip(sockets).map(fabric).collect()
 }
@@ -338,7 +344,7 @@ fn noise_of_strangers_is_counted_and_harmless() {
             // Node 1 believes in another job until it is made anew below.
             let job = if node == 1 { JOB + 1 } else { JOB };
             let socket = socket.into();
-            Box::new(UdpFabric::new(socket, NodeId(node), addresses.clone(), job, None).unwrap())
+            Box::new(UdpFabric::open(socket, config(node, &addresses, job, None)).unwrap())
         })
         .collect();
     let stranger = UdpSocket::bind("127.0.0.1:0").unwrap();
@@ -367,7 +373,7 @@ fn a_forged_source_address_is_not_believed() {
     let (sockets, addresses) = udp_sockets(2);
     let [receiver, real] = <[UdpSocket; 2]>::try_from(sockets).unwrap();
     let to = addresses[0];
-    let fabric = UdpFabric::new(receiver.into(), NodeId(0), addresses, JOB, None).unwrap();
+    let fabric = UdpFabric::open(receiver.into(), config(0, &addresses, JOB, None)).unwrap();
     let mut links = hiroba_fabric::LinkSet::new(NodeId(1), 2, JOB, hiroba_fabric::LinkConfig::default());
     links.send(NodeId(0), &[b"forged or not"]);
     let mut datagram = Vec::new();
@@ -396,7 +402,7 @@ fn impossible_jobs_are_refused() {
     let make = |local: u16, nodes: usize| {
         let (mut sockets, addresses) = udp_sockets(1);
         let addresses = addresses.repeat(nodes);
-        UdpFabric::new(sockets.pop().unwrap().into(), NodeId(local), addresses, JOB, None)
+        UdpFabric::open(sockets.pop().unwrap().into(), config(local, &addresses, JOB, None))
     };
     assert!(matches!(make(2, 2), Err(FabricError::NotANode { .. })));
     assert!(matches!(make(0, 4097), Err(FabricError::NotANode { .. })));
@@ -404,7 +410,7 @@ fn impossible_jobs_are_refused() {
     assert!(alone.drain(Duration::ZERO));
     let not_a_socket = std::fs::File::open("/dev/null").unwrap();
     let addresses = vec!["127.0.0.1:1".parse().unwrap()];
-    let error = UdpFabric::new(not_a_socket.into(), NodeId(0), addresses, JOB, None).err().unwrap();
+    let error = UdpFabric::open(not_a_socket.into(), config(0, &addresses, JOB, None)).err().unwrap();
     assert!(error.to_string().starts_with("cannot read the size"), "{error}");
 }
 

@@ -23,6 +23,7 @@ mod arena;
 pub mod call_site;
 mod control;
 mod error;
+mod fabrics;
 mod follow;
 mod heap;
 mod host;

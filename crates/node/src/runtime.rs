@@ -1,13 +1,11 @@
 //! The node: joining the job, what program threads ask for, waiting, leaving.
 
-use std::net::SocketAddr;
-use std::os::fd::{AsFd, FromRawFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 use hiroba_base::{Access, CondId, LockId, NodeId, PageId, PageRange, PageSize};
-use hiroba_fabric::{Fabric, UdpFabric};
+use hiroba_fabric::Fabric;
 use hiroba_memory::fault::{
     self, Fault, FaultHandler, FaultKind, FaultOutcome, FaultSource, FaultSourceKind,
 };
@@ -23,6 +21,7 @@ use crate::NodeError;
 use crate::account::{Account, TimeClass};
 use crate::call_site;
 use crate::control::ControlChannel;
+use crate::fabrics;
 use crate::follow::ProgramImage;
 use crate::heap::Heap;
 use crate::host::Core;
@@ -176,7 +175,7 @@ impl Runtime {
             } else {
                 open_faults(job.fault_source, job.write_tracking, &memory)?
             });
-            fabric = Some(Arc::new(open_fabric(&job)?) as Arc<dyn Fabric>);
+            fabric = Some(fabrics::open(&job)?);
         }
         let threads_per_node = u32::from(job.threads_per_node);
         let control = Some(control);
@@ -444,10 +443,9 @@ fn check_job(job: &JobDescription) -> Result<(), NodeError> {
     if job.version != ours {
         return Err(NodeError::Version { ours: ours.to_owned(), theirs: job.version.clone() });
     }
-    match (job.protocol.as_str(), job.fabric.as_str()) {
-        ("hlrc", "udp") => Ok(()),
-        ("hlrc", fabric) => Err(unknown("fabric", "udp", fabric)),
-        (protocol, _) => Err(unknown("protocol", "hlrc", protocol)),
+    match job.protocol.as_str() {
+        "hlrc" => Ok(()),
+        protocol => Err(unknown("protocol", "hlrc", protocol)),
     }
 }
 
@@ -482,14 +480,6 @@ fn open_faults_for_races(
     }
     open_faults(FaultSourceChoice::Sigbus, tracking, memory)
         .or_else(|_| open_faults(FaultSourceChoice::Sigsegv, tracking, memory))
-}
-
-fn open_fabric(job: &JobDescription) -> Result<UdpFabric, NodeError> {
-    // SAFETY: the launcher bound this socket for this process and passed it for this use alone.
-    let socket = unsafe { OwnedFd::from_raw_fd(job.socket_fd) };
-    crate::control::close_on_exec(socket.as_fd()).map_err(NodeError::system("the inherited socket"))?;
-    let addresses: Vec<SocketAddr> = job.addresses.clone();
-    Ok(UdpFabric::new(socket, job.node, addresses, job.job, job.inject)?)
 }
 
 /// What program threads ask for. Each call returns when it is done.

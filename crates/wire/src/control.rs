@@ -61,6 +61,26 @@ pub struct InjectedFaults {
     pub seed: u64,
 }
 
+/// A job's secret: whoever has it may speak for any node. Made at random by the launcher; it travels on control channels
+/// alone, never on a command line, in the environment or in a file.
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct JobKey(pub [u8; 32]);
+
+impl core::fmt::Debug for JobKey {
+    fn fmt(&self, formatter: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        formatter.write_str("JobKey(secret)")
+    }
+}
+
+/// What nodes of one machine share where the fabric is `shm`: a memory file of each kind a node, inherited by all.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SharedFiles {
+    /// Each node's frames, by node.
+    pub frames_fds: Vec<i32>,
+    /// Each node's board: what others read of it without its help, and what they leave for it, by node.
+    pub board_fds: Vec<i32>,
+}
+
 /// All a node must know to join: the launcher's first message.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct JobDescription {
@@ -70,8 +90,18 @@ pub struct JobDescription {
     pub job: u64,
     /// Who the receiver is.
     pub node: NodeId,
-    /// The bound UDP socket that the node inherits.
+    /// The secret that proves that a message is of this job.
+    pub key: JobKey,
+    /// Whether the content of messages is to be hidden as well.
+    pub encrypt: bool,
+    /// The socket that the node inherits: a bound UDP socket, or a TCP socket that listens, as the fabric needs.
     pub socket_fd: i32,
+    /// For a fabric over shared memory.
+    pub shared_files: Option<SharedFiles>,
+    /// The machine on which each node runs, by node; equal numbers are one machine.
+    pub hosts: Vec<u16>,
+    /// How long a peer may be silent before it is taken for dead, in milliseconds; 0 for ever.
+    pub dead_after_ms: u64,
     /// Where each node's socket is bound; the length is the number of nodes.
     pub addresses: Vec<SocketAddr>,
     /// Program threads a node.

@@ -1,6 +1,7 @@
 //! `hiroba run`: checks, starts the nodes, watches them, tells how it went.
 
 mod debug;
+mod endpoints;
 mod guardian;
 mod limits;
 mod output;

@@ -5,19 +5,20 @@
 
 use std::ffi::{CString, OsStr, OsString};
 use std::io;
-use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
+use std::net::{IpAddr, Ipv4Addr};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
 use hiroba_base::NodeId;
-use hiroba_wire::control::{self, CONTROL_FD_VARIABLE, JobDescription, ToNode};
+use hiroba_wire::control::{self, CONTROL_FD_VARIABLE, JobDescription, JobKey, ToNode};
 use rustix::io::FdFlags;
 use rustix::net::{AddressFamily, SendFlags, SocketFlags, SocketType};
 use rustix::pipe::{PipeFlags, pipe_with};
 use rustix::process::{Pid, Resource, Rlimit, Signal, getpid, getppid, setrlimit};
 
 use super::debug::Debugger;
+use super::endpoints::Endpoints;
 use super::guardian;
 use super::limits::NodeLimit;
 use super::preload::{self, PRELOAD_VARIABLE};
@@ -83,7 +84,8 @@ pub fn too_many_processes(error: &io::Error) -> Failure {
     ))
 }
 
-fn no_descriptor(error: &io::Error) -> Failure {
+/// The sentence for a descriptor that could not be had.
+pub fn no_descriptor(error: &io::Error) -> Failure {
     Failure::new(format!(
         "cannot open another file or socket ({}); use fewer nodes (-n), or raise 'ulimit -n'",
         system_words(error)
@@ -98,7 +100,7 @@ pub fn spawn(
     limit: NodeLimit,
     inherited: &Inherited,
 ) -> Result<Job, Failure> {
-    let sockets = bind_sockets(options.nodes)?;
+    let endpoints = Endpoints::open(&options.fabric, IpAddr::V4(Ipv4Addr::LOCALHOST), options.nodes)?;
     let pipe = || pipe_with(PipeFlags::CLOEXEC).map_err(|error| no_descriptor(&error.into()));
     let (gate_in, gate_out) = pipe()?;
     let (reports, reports_out) = pipe()?;
@@ -117,17 +119,17 @@ pub fn spawn(
         program: Program::new(options, path, debugger),
     };
     // The gate must not open before those who wait there are dead: no program starts in a job that cannot.
-    let nodes = fork_all(&common, sockets).inspect_err(|_| guardian::kill_descendants())?;
+    let nodes = fork_all(&common, &endpoints).inspect_err(|_| guardian::kill_descendants())?;
     Ok(Job { nodes, gate: gate_out, reports })
 }
 
-fn fork_all(common: &Common, sockets: Vec<UdpSocket>) -> Result<Vec<Spawned>, Failure> {
+fn fork_all(common: &Common, endpoints: &Endpoints) -> Result<Vec<Spawned>, Failure> {
     let options = common.options;
-    let mut description = describe_job(options, &sockets)?;
-    let mut nodes = Vec::with_capacity(sockets.len());
-    for (node, socket) in NodeId::all(options.nodes).zip(sockets) {
+    let mut description = describe_job(options, endpoints)?;
+    let mut nodes = Vec::with_capacity(usize::from(options.nodes));
+    for node in NodeId::all(options.nodes) {
         description.node = node;
-        description.socket_fd = socket.as_raw_fd();
+        description.socket_fd = endpoints.socket_number(node.index());
         let (control, node_control) = control_channel(&description)?;
         let (output, node_output) = if options.label { label_pipes()? } else { (None, None) };
         let environment = common.program.environment(node, options.nodes, node_control.as_raw_fd());
@@ -135,7 +137,7 @@ fn fork_all(common: &Common, sockets: Vec<UdpSocket>) -> Result<Vec<Spawned>, Fa
         match unsafe { libc::fork() } {
             -1 => return Err(too_many_processes(&io::Error::last_os_error())),
             0 => {
-                let kept = [socket.as_fd(), node_control.as_fd()];
+                let kept = endpoints.inherited_by(node.index()).chain([node_control.as_fd()]).collect();
                 Child { node, common, kept, output: node_output.as_ref(), environment: &environment }.run()
             }
             pid => {
@@ -147,31 +149,18 @@ fn fork_all(common: &Common, sockets: Vec<UdpSocket>) -> Result<Vec<Spawned>, Fa
     Ok(nodes)
 }
 
-fn bind_sockets(nodes: u16) -> Result<Vec<UdpSocket>, Failure> {
-    let bind = |_| UdpSocket::bind((Ipv4Addr::LOCALHOST, 0));
-    let sockets: io::Result<Vec<UdpSocket>> = (0..nodes).map(bind).collect();
-    // Binding works even where the interface is down; sending does not.
-    let probe = || {
-        let socket = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0))?;
-        socket.send_to(&[], socket.local_addr()?)
-    };
-    sockets.and_then(|sockets| probe().map(|_| sockets)).map_err(|error| match error.raw_os_error() {
-        Some(libc::EMFILE | libc::ENFILE) => no_descriptor(&error),
-        _ => Failure::new(format!(
-            "cannot use UDP on 127.0.0.1 ({}); is the loopback interface up ('ip link set lo up')?",
-            system_words(&error)
-        )),
-    })
-}
-
-fn describe_job(options: &RunOptions, sockets: &[UdpSocket]) -> Result<JobDescription, Failure> {
-    let addresses: io::Result<Vec<SocketAddr>> = sockets.iter().map(UdpSocket::local_addr).collect();
+fn describe_job(options: &RunOptions, endpoints: &Endpoints) -> Result<JobDescription, Failure> {
     Ok(JobDescription {
         version: env!("CARGO_PKG_VERSION").to_owned(),
         job: random_number(),
+        key: random_key()?,
+        encrypt: options.encrypt,
         node: NodeId::ZERO,
         socket_fd: -1,
-        addresses: addresses.map_err(|error| no_descriptor(&error))?,
+        shared_files: endpoints.shared_files(),
+        hosts: vec![0; usize::from(options.nodes)],
+        dead_after_ms: 0,
+        addresses: endpoints.addresses().to_vec(),
         threads_per_node: options.threads_per_node,
         protocol: options.protocol.clone(),
         fabric: options.fabric.clone(),
@@ -181,6 +170,21 @@ fn describe_job(options: &RunOptions, sockets: &[UdpSocket]) -> Result<JobDescri
         races: options.races,
         inject: options.inject,
     })
+}
+
+/// Unlike the job's number this must be the kernel's own randomness.
+fn random_key() -> Result<JobKey, Failure> {
+    let mut key = [0u8; 32];
+    match rustix::rand::getrandom(&mut key, rustix::rand::GetRandomFlags::empty()) {
+        Ok(got) if got == key.len() => Ok(JobKey(key)),
+        other => Err(Failure::new(format!(
+            "cannot make the job's key: the kernel gave no random numbers ({})",
+            other.map_or_else(
+                |errno| system_words(&errno.into()),
+                |got| format!("{got} bytes of {}", key.len())
+            )
+        ))),
+    }
 }
 
 fn random_number() -> u64 {
@@ -328,7 +332,7 @@ struct Common<'a> {
 struct Child<'a> {
     node: NodeId,
     common: &'a Common<'a>,
-    kept: [BorrowedFd<'a>; 2],
+    kept: Vec<BorrowedFd<'a>>,
     output: Option<&'a [OwnedFd; 2]>,
     environment: &'a [CString],
 }
@@ -372,7 +376,7 @@ impl Child<'_> {
             rustix::stdio::dup2_stdout(out)?;
             rustix::stdio::dup2_stderr(error)?;
         }
-        for descriptor in self.kept {
+        for descriptor in &self.kept {
             rustix::io::fcntl_setfd(descriptor, FdFlags::empty())?;
         }
         signals::restore(self.common.inherited);

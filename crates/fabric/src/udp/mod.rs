@@ -18,8 +18,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant as Clock};
 
-use hiroba_base::{Instant, MAX_NODES, NodeId};
-use hiroba_wire::control::InjectedFaults;
+use hiroba_base::{Instant, NodeId};
 use rustix::event::{PollFd, PollFlags, Timespec, epoll, poll};
 use rustix::net::{SendFlags, sendto, sockopt};
 use rustix::time::{
@@ -31,7 +30,7 @@ use self::role::Role;
 use self::wake::WakeEvent;
 use crate::inject::FaultInjector;
 use crate::link::{LinkConfig, LinkSet, LinkStatistics, claimed_source};
-use crate::traits::{Capabilities, Fabric, FabricError};
+use crate::traits::{Capabilities, Fabric, FabricConfig, FabricError};
 
 /// What we ask of the system for each socket, in bytes: every peer's full window for a dozen peers.
 const SOCKET_BUFFER_BYTES: usize = 16 << 20;
@@ -111,25 +110,17 @@ fn system(action: &'static str) -> impl Fn(rustix::io::Errno) -> FabricError {
 }
 
 impl UdpFabric {
-    /// A fabric for node `local` on `socket`, which is bound to `addresses[local]`.
+    /// The fabric of a node on `socket`, which is bound to the node's address.
     ///
     /// Enlarges the socket's buffers as far as the system lets it, and sizes the links' windows by the
     /// outcome; peers are taken to have got as much.
     ///
     /// # Errors
     ///
-    /// When `local` or the number of addresses is out of bounds, or the system gives no descriptors.
-    pub fn new(
-        socket: OwnedFd,
-        local: NodeId,
-        addresses: Vec<SocketAddr>,
-        job: u64,
-        inject: Option<InjectedFaults>,
-    ) -> Result<UdpFabric, FabricError> {
-        let nodes = u16::try_from(addresses.len()).unwrap_or(u16::MAX);
-        if local.0 >= nodes || nodes > MAX_NODES {
-            return Err(FabricError::NotANode { local, nodes: addresses.len(), nodes_max: MAX_NODES });
-        }
+    /// When the node or the number of addresses is out of bounds, or the system gives no descriptors.
+    pub fn open(socket: OwnedFd, config: FabricConfig) -> Result<UdpFabric, FabricError> {
+        let nodes = config.nodes()?;
+        let FabricConfig { local, addresses, job, inject, .. } = config;
         let received_bytes = enlarge_buffers(&socket)?;
         let links = links(local, &addresses, job, received_bytes);
         let batch = Batch::new(DATAGRAM_BYTES_LOCAL);

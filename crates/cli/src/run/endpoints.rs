@@ -1,0 +1,112 @@
+//! What the nodes of a job reach each other by: bound sockets, or memory files. Made before the first node, so that every node
+//! knows all the others from the start and none can be taken for another.
+
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, UdpSocket};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+
+use hiroba_wire::control::SharedFiles;
+use rustix::fs::{MemfdFlags, memfd_create};
+
+use super::spawn::no_descriptor;
+use crate::failure::{Failure, system_words};
+
+/// The endpoints of nodes of one machine.
+pub struct Endpoints {
+    /// Each node's socket, if the fabric has any.
+    sockets: Vec<Option<OwnedFd>>,
+    /// Where each node's socket is bound.
+    addresses: Vec<SocketAddr>,
+    /// Each node's frames and board, which all inherit.
+    frames: Vec<OwnedFd>,
+    boards: Vec<OwnedFd>,
+}
+
+impl Endpoints {
+    /// Endpoints for `nodes` nodes at `ip`, an address of this machine.
+    pub fn open(fabric: &str, ip: IpAddr, nodes: u16) -> Result<Endpoints, Failure> {
+        match fabric {
+            "udp" => Endpoints::of_sockets((0..nodes).map(|_| bind_udp(ip)), "UDP", ip),
+            "tcp" => Endpoints::of_sockets((0..nodes).map(|_| bind_tcp(ip)), "TCP", ip),
+            _ => Endpoints::of_memory(nodes),
+        }
+    }
+
+    fn of_sockets(
+        bound: impl Iterator<Item = io::Result<(OwnedFd, SocketAddr)>>,
+        what: &str,
+        ip: IpAddr,
+    ) -> Result<Endpoints, Failure> {
+        let bound = bound.collect::<io::Result<Vec<_>>>();
+        let (sockets, addresses) = bound
+            .and_then(|bound| if ip.is_loopback() { probe_loopback().map(|()| bound) } else { Ok(bound) })
+            .map_err(|error| match error.raw_os_error() {
+                Some(libc::EMFILE | libc::ENFILE) => no_descriptor(&error),
+                _ if ip.is_loopback() => Failure::new(format!(
+                    "cannot use {what} on {ip} ({}); is the loopback interface up ('ip link set lo up')?",
+                    system_words(&error)
+                )),
+                _ => Failure::new(format!(
+                    "cannot use {what} on {ip} ({}); is it an address of this machine?",
+                    system_words(&error)
+                )),
+            })?
+            .into_iter()
+            .map(|(socket, address)| (Some(socket), address))
+            .unzip();
+        Ok(Endpoints { sockets, addresses, frames: Vec::new(), boards: Vec::new() })
+    }
+
+    fn of_memory(nodes: u16) -> Result<Endpoints, Failure> {
+        let file = |name: &str| {
+            memfd_create(name, MemfdFlags::CLOEXEC).map_err(|errno| no_descriptor(&errno.into()))
+        };
+        Ok(Endpoints {
+            sockets: (0..nodes).map(|_| None).collect(),
+            addresses: vec![SocketAddr::from((Ipv4Addr::LOCALHOST, 0)); usize::from(nodes)],
+            frames: (0..nodes).map(|_| file("hiroba-frames")).collect::<Result<_, _>>()?,
+            boards: (0..nodes).map(|_| file("hiroba-board")).collect::<Result<_, _>>()?,
+        })
+    }
+
+    /// Where each node's socket is bound, by node.
+    pub fn addresses(&self) -> &[SocketAddr] {
+        &self.addresses
+    }
+
+    /// The number of the node's socket in the launcher, which the node inherits; -1 where there is none.
+    pub fn socket_number(&self, node: usize) -> i32 {
+        self.sockets[node].as_ref().map_or(-1, AsRawFd::as_raw_fd)
+    }
+
+    /// The numbers of the memory files, where there are any.
+    pub fn shared_files(&self) -> Option<SharedFiles> {
+        let numbers = |files: &[OwnedFd]| files.iter().map(AsRawFd::as_raw_fd).collect();
+        (!self.frames.is_empty())
+            .then(|| SharedFiles { frames_fds: numbers(&self.frames), board_fds: numbers(&self.boards) })
+    }
+
+    /// What a node inherits.
+    pub fn inherited_by(&self, node: usize) -> impl Iterator<Item = BorrowedFd<'_>> {
+        let shared = self.frames.iter().chain(&self.boards);
+        self.sockets[node].iter().chain(shared).map(AsFd::as_fd)
+    }
+}
+
+fn bind_udp(ip: IpAddr) -> io::Result<(OwnedFd, SocketAddr)> {
+    let socket = UdpSocket::bind((ip, 0))?;
+    let address = socket.local_addr()?;
+    Ok((socket.into(), address))
+}
+
+fn bind_tcp(ip: IpAddr) -> io::Result<(OwnedFd, SocketAddr)> {
+    let socket = TcpListener::bind((ip, 0))?;
+    let address = socket.local_addr()?;
+    Ok((socket.into(), address))
+}
+
+/// Binding works even where the interface is down; sending does not.
+fn probe_loopback() -> io::Result<()> {
+    let socket = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0))?;
+    socket.send_to(&[], socket.local_addr()?).map(drop)
+}
