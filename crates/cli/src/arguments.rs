@@ -76,6 +76,8 @@ pub struct RunOptions {
     pub encrypt: bool,
     /// Whether to keep the processors awake while the job runs; `None`: where it is allowed.
     pub low_latency: Option<bool>,
+    /// Whether each node gets processors of its own, where there are enough.
+    pub bind: bool,
     /// How long a node or a host may be silent before it is taken for dead, zero for ever; `None`: the default.
     pub dead_after: Option<Duration>,
     /// The file that lists the machines to run on.
@@ -215,6 +217,9 @@ struct RunArguments {
     /// Keep the processors from sleeping deeply while the job runs: on or off [default: on where it is allowed]
     #[arg(long, value_name = "on|off")]
     low_latency: Option<String>,
+    /// Give each node processors of its own, where there are enough for all threads: on or off
+    #[arg(long, value_name = "on|off", default_value = "on")]
+    bind: String,
     /// Take a node for dead when nothing has been heard of it for so long; 0 never does [default: 3 on one machine, 10 on several]
     #[arg(long, value_name = "SECONDS", allow_hyphen_values = true)]
     dead_after: Option<String>,
@@ -360,7 +365,12 @@ fn check_run(given: RunArguments) -> Result<RunOptions, Failure> {
         label: given.label,
         inject: given.inject.as_deref().map(check_inject).transpose()?,
         encrypt: given.encrypt,
-        low_latency: given.low_latency.as_deref().map(check_low_latency).transpose()?,
+        low_latency: given
+            .low_latency
+            .as_deref()
+            .map(|word| check_switch("--low-latency", word))
+            .transpose()?,
+        bind: check_switch("--bind", &given.bind)?,
         dead_after: given.dead_after.as_deref().map(check_dead_after).transpose()?,
         hosts: given.hosts,
         launcher: given.launcher,
@@ -480,11 +490,11 @@ fn check_fabric(given: String) -> Result<String, Failure> {
     check_choice("fabric", given, &["udp", "tcp", "shm"], &["ucx"])
 }
 
-fn check_low_latency(given: &str) -> Result<bool, Failure> {
+fn check_switch(flag: &str, given: &str) -> Result<bool, Failure> {
     match given {
         "on" => Ok(true),
         "off" => Ok(false),
-        other => Err(Failure::new(format!("expected on or off after --low-latency, got '{other}'"))),
+        other => Err(Failure::new(format!("expected on or off after {flag}, got '{other}'"))),
     }
 }
 

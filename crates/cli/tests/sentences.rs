@@ -101,10 +101,16 @@ fn help_lists_what_works_and_nothing_else() {
         "--page-size",
         "--races",
         "--debug",
+        "--encrypt",
+        "--low-latency",
+        "--bind",
+        "--dead-after",
+        "--hosts",
+        "--launcher",
     ] {
         assert!(run.stdout.contains(flag), "{flag}");
     }
-    for flag in ["--hosts", "--encrypt", "--dead-after", "--swap"] {
+    for flag in ["--swap", "--trace", "--virtual"] {
         assert!(!run.stdout.contains(flag), "{flag}");
     }
     assert!(call(&["--version"]).stdout.starts_with("hiroba "));
