@@ -39,6 +39,8 @@ pub enum Command {
         /// How many nodes to compare with one.
         nodes: u16,
     },
+    /// Say what this machine offers and lacks.
+    Doctor,
 }
 
 /// `hiroba run`, checked.
@@ -105,6 +107,9 @@ p99 the 99th percentile. 'raw' is the same exchange over plain UDP sockets, or t
 bytes moved by plain loads, measured in the same run; 'ratio' is p50 over raw.
 'home idle' waits for the answer awake, 'home computing' runs the program meanwhile.";
 
+const AFTER_DOCTOR_HELP: &str = "\
+Changes nothing. Exit status: 0, or 125 when jobs of several nodes cannot run here.";
+
 #[derive(Parser)]
 #[command(
     name = "hiroba",
@@ -143,6 +148,9 @@ enum Subcommands {
         #[arg(short, value_name = "NODES", default_value = "4", allow_hyphen_values = true)]
         nodes: String,
     },
+    /// Tell what this machine offers and lacks, what is lost by that, and what to do about it
+    #[command(after_help = AFTER_DOCTOR_HELP)]
+    Doctor,
     #[command(hide = true, disable_help_flag = true)]
     Check(UnavailableArguments),
     #[command(hide = true, disable_help_flag = true)]
@@ -153,8 +161,6 @@ enum Subcommands {
     Top(UnavailableArguments),
     #[command(hide = true, disable_help_flag = true)]
     Reproduce(UnavailableArguments),
-    #[command(hide = true, disable_help_flag = true)]
-    Doctor(UnavailableArguments),
 }
 
 #[derive(Args)]
@@ -323,7 +329,7 @@ pub fn parse(arguments: impl Iterator<Item = OsString>) -> Result<Command, Failu
         Subcommands::Calibrate(given) => unavailable("calibrate", &given),
         Subcommands::Top(given) => unavailable("top", &given),
         Subcommands::Reproduce(given) => unavailable("reproduce", &given),
-        Subcommands::Doctor(given) => unavailable("doctor", &given),
+        Subcommands::Doctor => Ok(Command::Doctor),
     }
 }
 

@@ -49,4 +49,5 @@ mod waits;
 pub use error::NodeError;
 pub use follow::Command;
 pub use runtime::{Runtime, preflight};
+pub use service::may_run_first;
 pub use space::AllocateError;

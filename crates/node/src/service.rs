@@ -129,7 +129,7 @@ impl Service {
     /// Called by the service thread as it begins.
     fn introduce(&self) {
         let _ = self.thread.set(rustix::thread::gettid());
-        if !(self.runs_first && ask_to_run_first()) {
+        if !(self.runs_first && may_run_first()) {
             ask_for_short_slices();
         }
     }
@@ -156,7 +156,9 @@ impl Service {
 
 /// The service thread runs for microseconds and sleeps, and while it is kept waiting another node's thread stands still: it may run
 /// before a computing thread of its own node. Needs a right (`CAP_SYS_NICE`, or `RLIMIT_RTPRIO`); whether it was given.
-fn ask_to_run_first() -> bool {
+///
+/// Changes the calling thread, for good.
+pub fn may_run_first() -> bool {
     let parameters = libc::sched_param { sched_priority: 1 };
     // What it starts, should it ever, is to be ordinary again.
     let policy = libc::SCHED_FIFO | libc::SCHED_RESET_ON_FORK;

@@ -3,7 +3,7 @@
 mod debug;
 mod endpoints;
 mod guardian;
-mod limits;
+pub mod limits;
 mod output;
 mod preload;
 pub mod processors;
