@@ -73,6 +73,8 @@ impl Outbox {
         let joins = self.count > 0
             && self.gathers
             && to == self.to
+            // One of no bytes would not be seen among others.
+            && !datagram.is_empty()
             && datagram.len() <= self.each_bytes
             && self.count < GATHERED_MAX;
         if !joins {
@@ -88,7 +90,7 @@ impl Outbox {
         }
         self.held.extend_from_slice(datagram);
         self.count += 1;
-        // A shorter one can only be the last, and one of no bytes would not be seen.
+        // A shorter one can only be the last.
         if datagram.len() < self.each_bytes || self.each_bytes == 0 {
             return self.flush(socket);
         }
@@ -243,6 +245,7 @@ mod tests {
     use super::*;
     use std::net::UdpSocket;
     use std::os::fd::AsFd;
+    use std::time::Duration;
 
     fn received(socket: &UdpSocket, count: usize) -> Vec<Vec<u8>> {
         let mut room = [0; 4000];
@@ -257,6 +260,7 @@ mod tests {
     #[test]
     fn datagrams_arrive_as_they_were_added_gathered_or_not() {
         let receiver = UdpSocket::bind("127.0.0.1:0").unwrap();
+        receiver.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
         let sender = UdpSocket::bind("127.0.0.1:0").unwrap();
         for gathers in [true, false] {
             let mut outbox = Outbox::new(vec![receiver.local_addr().unwrap(); 2]);
