@@ -4,7 +4,7 @@
 //!   node, ports, check
 //!   ------------------------------ Fabric: send, poll, wake, drain      (traits.rs)
 //!   reliable link, sans-IO                                              (link/)
-//!   ------------------------------ FaultInjector: loses, repeats, delays (inject.rs)
+//!   ------------------------------ hooks: sealing, injected faults      (hooks/, inject.rs)
 //!   UDP sockets (udp/)   |   simulated network under virtual time (sim.rs)
 //! ```
 //!
@@ -15,6 +15,7 @@
 //! To add a fabric, implement [`Fabric`] and run the conformance suite (`tests/conformance.rs`) over it.
 //! What a fabric can do beyond messages it says in its [`Capabilities`]; nobody asks for its name.
 
+pub mod hooks;
 pub mod inject;
 pub mod link;
 pub mod seal;
@@ -22,6 +23,7 @@ pub mod sim;
 mod traits;
 pub mod udp;
 
+pub use hooks::Hook;
 pub use inject::FaultInjector;
 pub use link::{LinkConfig, LinkSet, LinkStatistics, MESSAGE_BYTES_MAX, Rejected};
 pub use sim::{Delivered, SimCluster, SimConditions, SimNetwork};
