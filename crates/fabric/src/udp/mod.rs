@@ -12,8 +12,6 @@
 mod address;
 mod batch;
 mod outbox;
-mod role;
-mod wake;
 
 use std::collections::{HashMap, VecDeque};
 use std::io;
@@ -34,11 +32,11 @@ use rustix::time::{
 use self::address::canonical;
 use self::batch::{Batch, join_datagrams};
 use self::outbox::Outbox;
-use self::role::Role;
-use self::wake::WakeEvent;
 use crate::hooks::{self, Hook, IncomingHooks, OutgoingHooks};
 use crate::link::{LinkConfig, LinkSet, LinkStatistics};
+use crate::role::Role;
 use crate::traits::{Capabilities, Fabric, FabricConfig, FabricError};
+use crate::wake::WakeEvent;
 
 /// What we ask of the system for each socket, in bytes: every peer's full window for a dozen peers.
 const SOCKET_BUFFER_BYTES: usize = 16 << 20;
