@@ -29,6 +29,8 @@ mod heap;
 mod host;
 mod last_words;
 mod layout;
+mod one_sided;
+
 /// The program's signal handlers, masks and stacks, which the faces stand before.
 pub mod program_signals {
     pub use hiroba_memory::fault::{
