@@ -136,5 +136,5 @@ fn random_programs_behave_so_where_some_frames_are_out_of_reach() {
 
 #[test]
 fn random_programs_behave_so_over_a_lossy_network() {
-    explore(FOREIGN_THREADS_AND_PUBLICATIONS, NetworkChoice::Lossy, Reach::Everybody, 100);
+    explore(TEAMS_AND_FOREIGN_THREADS, NetworkChoice::Lossy, Reach::Everybody, 100);
 }

@@ -53,7 +53,7 @@ pub(super) fn readers() -> Vec<Litmus> {
                 1,
                 vec![
                     Script::team(0, [section([store(X, 1)]), section([store(X, 2)]), section([store(X, 3)]), vec![barrier()]].concat()),
-                    Script::team(0, [vec![lock(1), unlock(1), store(X2, 1)]; 4].concat().into_iter().chain([barrier()]).collect()),
+                    Script::team(0, [vec![vec![lock(1), unlock(1), store(X2, 1)]; 4].concat(), vec![barrier()]].concat()),
                     Script::team(1, watcher()),
                 ],
             ),
