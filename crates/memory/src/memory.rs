@@ -107,11 +107,20 @@ impl SharedMemory {
     /// When the configuration is bad, when a limit of the process (`RLIMIT_AS`, `RLIMIT_FSIZE`,
     /// descriptors) is too low, when the addresses are taken or do not exist on this kernel.
     pub fn reserve(config: MemoryConfig) -> Result<SharedMemory, MemoryError> {
+        let memfd = memfd_create("hiroba", MemfdFlags::CLOEXEC)
+            .map_err(|errno| MemoryError::descriptor("the shared region's memfd", errno))?;
+        SharedMemory::reserve_in(config, memfd)
+    }
+
+    /// Like [`reserve`](Self::reserve), with the frames in `memfd`, an empty memory file that other processes may have, too: the
+    /// byte at an offset of the region is the byte at that offset of the file. They must only ever read it.
+    ///
+    /// # Errors
+    /// As [`reserve`](Self::reserve), and when the file cannot be made as long as the region.
+    pub fn reserve_in(config: MemoryConfig, memfd: OwnedFd) -> Result<SharedMemory, MemoryError> {
         let bytes = check_config(&config)?;
         check_file_size_limit(config.region_bytes)?;
         check_address_space_limit(2 * config.region_bytes)?;
-        let memfd = memfd_create("hiroba", MemfdFlags::CLOEXEC)
-            .map_err(|errno| MemoryError::descriptor("the shared region's memfd", errno))?;
         ftruncate(&memfd, config.region_bytes)
             .map_err(MemoryError::system("ftruncate of the shared region"))?;
         let why = |errno| why_not_mapped(&config, errno);

@@ -165,7 +165,7 @@ impl Runtime {
         };
         check_job(&job)?;
         let nodes = job.addresses.len() as u16;
-        let memory = Arc::new(SharedMemory::reserve(MemoryConfig::default())?);
+        let memory = Arc::new(fabrics::reserve_memory(&job)?);
         let page_size = default_page_size(&memory, job.page_size)?;
         let mut faults = None;
         let mut fabric = None;

@@ -7,8 +7,8 @@
 //! itself while a service thread sleeps in `poll`.
 
 mod batch;
-mod role;
-mod wake;
+pub(crate) mod role;
+pub(crate) mod wake;
 
 use std::collections::VecDeque;
 use std::io;
