@@ -445,7 +445,10 @@ impl Mutation for Planted {
                 };
                 vec![Effect::Install { page, content, page_bytes: GRANULE_BYTES, merge, prefetched }]
             }
-            (Mutant::OvertakeOwnDiffs, Effect::Read { pages, page_bytes, home, needed, merge, prefetched }) => {
+            (
+                Mutant::OvertakeOwnDiffs,
+                Effect::Read { pages, page_bytes, home, needed, merge, prefetched },
+            ) => {
                 let others = needed.entries().iter().filter(|(writer, _)| *writer != node);
                 let mut needed = VersionVector::new();
                 others.for_each(|(writer, seq)| needed.advance(*writer, *seq));

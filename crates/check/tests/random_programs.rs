@@ -46,8 +46,7 @@ fn examine(
     reach: Reach,
     seed: u64,
 ) -> Result<u64, String> {
-    let options =
-        Options { network, one_sided: reach != Reach::Nobody, ..Options::seeded(seed, tracking) };
+    let options = Options { network, one_sided: reach != Reach::Nobody, ..Options::seeded(seed, tracking) };
     // Pages go to rest within a run of a few releases only if they may do so soon.
     let rest_after = [2, 5, RESTING_AFTER_RELEASES][(seed % 3) as usize];
     let engine = |me, limits: Limits, tracking| {

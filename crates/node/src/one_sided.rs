@@ -31,7 +31,9 @@ impl Runtime {
             return ReadOutcome::Behind;
         }
         if merge {
-            return ReadOutcome::Installed { dirty: self.merge_from_home(core, pages.first, page_bytes, home) };
+            return ReadOutcome::Installed {
+                dirty: self.merge_from_home(core, pages.first, page_bytes, home),
+            };
         }
         let bytes = pages.count as usize * self.limits.granule_bytes as usize;
         let fill = |frames: &mut [u8]| self.copy_from_home(home, pages.first, frames);

@@ -59,6 +59,10 @@
 //! - Atomic words are operated on at the home. The operating node's next interval carries a notice for the page and an
 //!   empty diff advances its version, so plain loads elsewhere see the word after the next acquire. That holds for
 //!   loads too: who has seen another node's change passes it on.
+//! - Where the fabric can read other nodes' memory, the faulting thread copies the page out of the home's frame itself, and the home does
+//!   nothing. So that this is a fetch like any other, the home publishes which intervals its frames hold (the page's version, but
+//!   for all its pages at once), and learns its readers from what they announce before they copy: at its next release it treats a newly
+//!   announced page as written. Any doubt is settled by a request. See `one_sided.rs`, which argues why this is right.
 
 mod atomics;
 mod meetings;

@@ -508,7 +508,11 @@ mod tests {
                 content: PageContent::Bytes(&[7; 4096]),
             },
             Message::PageReply { page: PageId(0), version: version.clone(), content: PageContent::Zero },
-            Message::Diffs { seq: 1, last: true, diffs: vec![PageDiff { page: PageId(5), runs: &[1, 2, 3] }] },
+            Message::Diffs {
+                seq: 1,
+                last: true,
+                diffs: vec![PageDiff { page: PageId(5), runs: &[1, 2, 3] }],
+            },
             Message::LockRequest { lock: LockId(u32::MAX), timestamp: timestamp.clone() },
             Message::LockForward { lock: LockId(1), requester: NodeId(3), timestamp },
             Message::LockGrant { lock: LockId(1), knowledge: knowledge.clone() },

@@ -46,7 +46,10 @@ impl Board {
     }
 
     fn covers(&self, needed: &VersionVector) -> bool {
-        needed.entries().iter().all(|(writer, seq)| self.published.get(writer).is_some_and(|held| held >= seq))
+        needed
+            .entries()
+            .iter()
+            .all(|(writer, seq)| self.published.get(writer).is_some_and(|held| held >= seq))
     }
 }
 
@@ -65,7 +68,10 @@ impl Meddling {
         if !one_sided {
             return Meddling { steps: 0, refusals: 0 };
         }
-        Meddling { steps: [1, 4, 10][random.random_range(0..3)], refusals: [0, 1, 4][random.random_range(0..3)] }
+        Meddling {
+            steps: [1, 4, 10][random.random_range(0..3)],
+            refusals: [0, 1, 4][random.random_range(0..3)],
+        }
     }
 }
 

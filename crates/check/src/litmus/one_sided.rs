@@ -119,7 +119,14 @@ fn hand_over_in_flight() -> Program {
         for round in 1..4u64 {
             code.push(store(own, round));
             code.extend(section([load(Z, 0), add(0, 1), store_from(Z, 0)]));
-            code.extend([load(own, round as u8), lock(1), load(Y, 9), add(9, 1), store_from(Y, 9), unlock(1)]);
+            code.extend([
+                load(own, round as u8),
+                lock(1),
+                load(Y, 9),
+                add(9, 1),
+                store_from(Y, 9),
+                unlock(1),
+            ]);
         }
         code.extend([barrier(), load(Z, 10), load(Address::word(2, 4 + (me + 1) % 4), 11)]);
         code

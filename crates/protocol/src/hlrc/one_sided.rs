@@ -152,7 +152,9 @@ impl super::Page {
 
 /// Whether `last` reads the page that `next` reads as well, by now.
 fn extend(last: &mut Effect, next: &Effect) -> bool {
-    let Effect::Read { pages, page_bytes, home, needed, merge: false, prefetched } = last else { return false };
+    let Effect::Read { pages, page_bytes, home, needed, merge: false, prefetched } = last else {
+        return false;
+    };
     let Effect::Read {
         pages: more,
         page_bytes: bytes,
@@ -209,8 +211,7 @@ impl Hlrc {
         for page_id in pages {
             // A page that is not allocated here yet will be: its reader has left the collective that allocates it.
             let is_foreign = |located: Located| located.page != *page_id || located.home != self.me;
-            if page_id.0 < self.limits.region_granules
-                && !self.homes.locate(*page_id).is_some_and(is_foreign)
+            if page_id.0 < self.limits.region_granules && !self.homes.locate(*page_id).is_some_and(is_foreign)
             {
                 self.share(*page_id);
             }
@@ -228,5 +229,126 @@ impl Hlrc {
         if self.reach.is_some() && kept.all(|(from, _)| *from != writer) {
             self.effects.push_back(Effect::Publish { writer, seq });
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use hiroba_base::PageSize;
+    use hiroba_wire::{Message, PageDiff, Placement};
+
+    use super::*;
+    use crate::{Done, Engine, WriteTracking};
+
+    const WRITER: NodeId = NodeId(1);
+    const FIRST: PageRange = PageRange { first: PageId(0), count: 4 };
+    const SECOND: PageRange = PageRange { first: PageId(4), count: 4 };
+
+    fn engine(me: NodeId) -> Hlrc {
+        let limits = hiroba_wire::Limits { nodes: 2, region_granules: 8, granule_bytes: 4096 };
+        let mut engine = Hlrc::new(me, limits, WriteTracking::Async).reading_from(NodeId::all(2));
+        engine.add_region(FIRST, PageSize::KIB_4, Placement::On(NodeId::ZERO));
+        engine
+    }
+
+    fn effects(engine: &mut Hlrc) -> Vec<Effect> {
+        std::iter::from_fn(|| engine.poll_effect()).collect()
+    }
+
+    fn publications(engine: &mut Hlrc) -> Vec<IntervalSeq> {
+        let effects = effects(engine).into_iter();
+        let seqs = effects.filter_map(|effect| match effect {
+            Effect::Publish { seq, .. } => Some(seq),
+            _ => None,
+        });
+        seqs.collect()
+    }
+
+    fn diffs(engine: &mut Hlrc, seq: IntervalSeq, last: bool, page: u64) -> Vec<IntervalSeq> {
+        let diffs = vec![PageDiff { page: PageId(page), runs: &[] }];
+        engine.handle_message(WRITER, &Message::Diffs { seq, last, diffs }).unwrap();
+        publications(engine)
+    }
+
+    #[test]
+    fn an_interval_is_published_with_its_last_diffs() {
+        let mut home = engine(NodeId::ZERO);
+        assert_eq!(diffs(&mut home, 1, false, 0), []);
+        assert_eq!(diffs(&mut home, 1, true, 1), [1]);
+        assert_eq!(diffs(&mut home, 2, true, 0), [2]);
+    }
+
+    #[test]
+    fn nothing_is_published_while_diffs_for_a_later_region_are_kept() {
+        let mut home = engine(NodeId::ZERO);
+        assert_eq!(diffs(&mut home, 1, true, 4), [], "the region is not known here yet");
+        assert_eq!(diffs(&mut home, 2, true, 0), [], "the first interval is not applied");
+        home.add_region(SECOND, PageSize::KIB_4, Placement::On(NodeId::ZERO));
+        assert_eq!(publications(&mut home), [1]);
+        assert_eq!(diffs(&mut home, 3, true, 0), [3]);
+    }
+
+    #[test]
+    fn diffs_that_come_before_kept_ones_are_applied_publish_nothing() {
+        let mut home = engine(NodeId::ZERO);
+        diffs(&mut home, 1, true, 4);
+        home.add_region(SECOND, PageSize::KIB_4, Placement::On(NodeId::ZERO));
+        // The host has not polled in between.
+        let message =
+            Message::Diffs { seq: 2, last: true, diffs: vec![PageDiff { page: PageId(0), runs: &[] }] };
+        home.handle_message(WRITER, &message).unwrap();
+        assert_eq!(publications(&mut home), [1]);
+    }
+
+    #[test]
+    fn a_page_announced_ahead_of_its_region_is_shared_from_the_beginning() {
+        let mut home = engine(NodeId::ZERO);
+        home.handle_done(Done::Announced { pages: vec![PageId(5), PageId(u64::MAX)] });
+        home.add_region(SECOND, PageSize::KIB_4, Placement::On(NodeId::ZERO));
+        home.handle_fault(PageId(5), Access::Write, None);
+        home.handle_fault(PageId(6), Access::Write, None);
+        let watched = PageRange::single(PageId(5));
+        let exclusive = PageRange::single(PageId(6));
+        let expected =
+            [Effect::Watch { pages: watched }, Effect::Protect { pages: exclusive, access: Access::Write }];
+        assert_eq!(effects(&mut home), expected);
+    }
+
+    #[test]
+    fn pages_that_follow_each_other_are_read_in_one_go_and_asked_for_one_by_one() {
+        let mut reader = engine(WRITER);
+        reader.handle_prefetch(FIRST);
+        let read = |pages| Effect::Read {
+            pages,
+            page_bytes: 4096,
+            home: NodeId::ZERO,
+            needed: VersionVector::new(),
+            merge: false,
+            prefetched: true,
+        };
+        assert_eq!(effects(&mut reader), [read(FIRST)]);
+        reader.handle_done(Done::Read { pages: FIRST, outcome: ReadOutcome::Behind });
+        let singles: Vec<Effect> = FIRST.iter().map(|page| read(PageRange::single(page))).collect();
+        assert_eq!(effects(&mut reader), singles);
+        for page in FIRST.iter() {
+            let outcome = ReadOutcome::Behind;
+            reader.handle_done(Done::Read { pages: PageRange::single(page), outcome });
+        }
+        let requests = effects(&mut reader);
+        assert!(requests.iter().all(|effect| matches!(effect, Effect::Send { to: NodeId::ZERO, .. })));
+        assert_eq!(requests.len(), 4);
+    }
+
+    #[test]
+    fn a_run_that_was_read_is_watched_in_one_go() {
+        let mut reader = engine(WRITER);
+        reader.handle_prefetch(FIRST);
+        effects(&mut reader);
+        let outcome = ReadOutcome::Installed { dirty: false };
+        reader.handle_done(Done::Read { pages: FIRST, outcome });
+        let effects = effects(&mut reader);
+        assert_eq!(effects.last(), Some(&Effect::Watch { pages: FIRST }));
+        let twins = effects.iter().filter(|effect| matches!(effect, Effect::Twin { .. })).count();
+        assert_eq!((twins, effects.len()), (4, 5));
     }
 }
