@@ -74,8 +74,6 @@ pub struct RunOptions {
     pub label: bool,
     /// Faults to inflict on the fabric.
     pub inject: Option<InjectedFaults>,
-    /// Whether to hide the content of messages.
-    pub encrypt: bool,
     /// Whether to keep the processors awake while the job runs; `None`: where it is allowed.
     pub low_latency: Option<bool>,
     /// Whether each node gets processors of its own, where there are enough.
@@ -217,7 +215,7 @@ struct RunArguments {
     /// Inflict faults on the network, for tests: probabilities and a seed
     #[arg(long, value_name = "loss=P,reorder=P,dup=P,seed=N")]
     inject: Option<String>,
-    /// Hide the content of messages; that they come from the job's own nodes is proved in any case
+    /// Promise that what travels over a network is encrypted (it is so in any case, since the cipher is faster that way)
     #[arg(long)]
     encrypt: bool,
     /// Keep the processors from sleeping deeply while the job runs: on or off [default: on where it is allowed]
@@ -376,7 +374,6 @@ fn check_run(given: RunArguments) -> Result<RunOptions, Failure> {
         variables: check_variables(given.variables)?,
         label: given.label,
         inject: given.inject.as_deref().map(check_inject).transpose()?,
-        encrypt: given.encrypt,
         low_latency: given
             .low_latency
             .as_deref()

@@ -72,7 +72,7 @@ fn fabrics() -> [UdpFabric; 2] {
         node += 1;
         let (local, addresses) = (NodeId(node - 1), addresses.clone());
         let key = JobKey([1; 32]);
-        let config = FabricConfig { local, addresses, job: 1, key, encrypt: false, inject: None };
+        let config = FabricConfig { local, addresses, job: 1, key, inject: None };
         UdpFabric::open(socket.into(), config).expect("a fabric")
     })
 }
