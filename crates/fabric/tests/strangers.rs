@@ -161,6 +161,35 @@ fn a_flood_allocates_nothing() {
     assert_eq!(fabric.statistics().datagrams_rejected, rejected);
 }
 
+#[test]
+fn a_great_flood_is_counted_and_peers_are_heard_through_it() {
+    const NOISE: u64 = 5000;
+    let sockets = [socket(), socket()];
+    let addresses = [sockets[0].1, sockets[1].1];
+    let (stranger, _) = socket();
+    let mut node = 0;
+    let fabrics = sockets.map(|(socket, _)| {
+        node += 1;
+        UdpFabric::open(socket.into(), config(node - 1, &addresses, 7)).unwrap()
+    });
+    let mut heard = 0u32;
+    for number in 0..NOISE {
+        stranger.send_to(b"noise", addresses[0]).unwrap();
+        if number % 10 == 0 {
+            fabrics[1].send(NodeId(0), &[b"page"]);
+        }
+        fabrics[0].poll_now(&mut |_, _| heard += 1).unwrap();
+        fabrics[1].poll_now(&mut |_, _| {}).unwrap();
+    }
+    let start = Instant::now();
+    while u64::from(heard) < NOISE / 10 || fabrics[0].statistics().datagrams_rejected < NOISE {
+        assert!(start.elapsed() < HANGS_AFTER, "{heard} heard, {:?}", fabrics[0].statistics());
+        fabrics[0].poll(Some(Duration::from_millis(5)), &mut |_, _| heard += 1).unwrap();
+        fabrics[1].poll_now(&mut |_, _| {}).unwrap();
+    }
+    assert_eq!(fabrics[0].statistics().datagrams_rejected, NOISE);
+}
+
 /// Stands between two nodes, each of which takes it for the other.
 struct Middle {
     sockets: [UdpSocket; 2],
