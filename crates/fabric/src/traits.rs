@@ -37,7 +37,7 @@ pub struct FabricConfig {
     pub job: u64,
     /// The job's secret.
     pub key: JobKey,
-    /// Whether to hide the content of messages, too.
+    /// Whether the content of messages must be hidden, too. A fabric may hide it in any case.
     pub encrypt: bool,
     /// Faults to inflict on what this node sends, on fabrics whose network may have them.
     pub inject: Option<InjectedFaults>,
