@@ -13,6 +13,8 @@ pub struct BenchOptions {
     pub nodes: u16,
     /// What carries the messages.
     pub fabric: String,
+    /// Whether their content is hidden.
+    pub encrypt: bool,
     /// As on the command line.
     pub fault_source: Option<String>,
     /// As on the command line.
@@ -30,6 +32,10 @@ pub struct BenchPlan {
     pub groups: Vec<Group>,
     /// Fewer repetitions.
     pub quick: bool,
+    /// What carries the messages.
+    pub fabric: String,
+    /// Whether their content is hidden.
+    pub encrypt: bool,
     /// Fault source and write tracking, in words.
     pub setting: String,
 }

@@ -153,7 +153,8 @@ impl Identity {
     ) -> Result<(NodeId, [u8; WELCOME_BYTES], Session), Refused> {
         let mut hello = *hello;
         let field = |at: usize| u64::from_be_bytes(*hello[at..].first_chunk().expect("a hello is longer"));
-        let node = |at: usize| NodeId(u16::from_be_bytes(*hello[at..].first_chunk().expect("a hello is longer")));
+        let node =
+            |at: usize| NodeId(u16::from_be_bytes(*hello[at..].first_chunk().expect("a hello is longer")));
         let (job, peer, destination) = (field(8), node(16), node(18));
         if hello[..MAGIC.len()] != MAGIC {
             return Err(Refused::Magic);
@@ -222,7 +223,9 @@ mod tests {
         let (peer, welcome, accepted) = other.welcome(&hello, &B).unwrap();
         assert_eq!(peer, NodeId(2));
         let connected = one.welcomed(NodeId(0), &A, &welcome).unwrap();
-        for (from, to) in [(&connected.outgoing, &accepted.incoming), (&accepted.outgoing, &connected.incoming)] {
+        for (from, to) in
+            [(&connected.outgoing, &accepted.incoming), (&accepted.outgoing, &connected.incoming)]
+        {
             let mut bytes = *b"record";
             let tag = from.seal(0, &mut bytes, 0);
             assert_eq!(to.open(0, &mut bytes, 0, &tag), Ok(()));

@@ -194,7 +194,11 @@ impl Outgoing {
     pub fn sealed<'a>(&'a self, slices: &mut [IoSlice<'a>]) -> usize {
         let mut skip = self.written;
         let ready = self.records.iter().take(self.sealed);
-        slices.iter_mut().zip(ready).map(|(slice, record)| *slice = IoSlice::new(&record[std::mem::take(&mut skip)..])).count()
+        slices
+            .iter_mut()
+            .zip(ready)
+            .map(|(slice, record)| *slice = IoSlice::new(&record[std::mem::take(&mut skip)..]))
+            .count()
     }
 
     /// The socket has taken so many bytes of it.
@@ -411,7 +415,8 @@ mod tests {
         for encrypt in [false, true] {
             for (step, piece) in [(usize::MAX, usize::MAX), (1000, 777), (65_536, 65_537)] {
                 let mut outgoing = Outgoing::default();
-                let expected: Vec<Vec<u8>> = lengths.iter().map(|length| vec![*length as u8; *length]).collect();
+                let expected: Vec<Vec<u8>> =
+                    lengths.iter().map(|length| vec![*length as u8; *length]).collect();
                 for message in &expected {
                     let (head, tail) = message.split_at(message.len() / 3);
                     put(&mut outgoing, &[head, &[], tail]);
@@ -473,7 +478,9 @@ mod tests {
                     let in_a_head = bit / 8 % RECORD_OVERHEAD_BYTES < HEAD_BYTES;
                     assert!(in_a_head && messages.is_empty(), "bit {bit}");
                 }
-                Err(error) => assert!(matches!(error, Unsound::Forged(_) | Unsound::RecordLength { .. }), "bit {bit}"),
+                Err(error) => {
+                    assert!(matches!(error, Unsound::Forged(_) | Unsound::RecordLength { .. }), "bit {bit}")
+                }
             }
         }
     }
