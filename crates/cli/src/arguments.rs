@@ -243,9 +243,6 @@ struct BenchArguments {
     /// What carries the messages: udp, tcp or shm
     #[arg(long, value_name = "FABRIC", default_value = "udp")]
     fabric: String,
-    /// Hide the content of messages, which are authenticated in any case
-    #[arg(long)]
-    encrypt: bool,
     /// How page faults are caught: event, sigbus or sigsegv [default: the best that is allowed here]
     #[arg(long, value_name = "SOURCE")]
     fault_source: Option<String>,
@@ -394,7 +391,6 @@ fn check_bench(given: BenchArguments) -> Result<BenchOptions, Failure> {
         groups: check_groups(&given.groups)?,
         nodes,
         fabric,
-        encrypt: given.encrypt,
         fault_source: given.fault_source,
         write_tracking: given.write_tracking,
         quick: given.quick,

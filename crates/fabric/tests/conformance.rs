@@ -46,11 +46,11 @@ fn udp_with_faults(nodes: u16) -> Group {
 }
 
 /// Connected, so that nothing is left to do.
-fn tcp_group(nodes: u16, encrypt: bool) -> Group {
+fn tcp(nodes: u16) -> Group {
     let listeners: Vec<_> = (0..nodes).map(|_| TcpListener::bind("127.0.0.1:0").unwrap()).collect();
     let addresses: Vec<_> = listeners.iter().map(|listener| listener.local_addr().unwrap()).collect();
     let fabric = |(node, listener): (u16, TcpListener)| {
-        let config = FabricConfig { encrypt, ..config(node, &addresses, JOB, None) };
+        let config = config(node, &addresses, JOB, None);
         TcpFabric::open(listener.into(), config).unwrap()
     };
     let group: Vec<TcpFabric> = (0..nodes).zip(listeners).map(fabric).collect();
@@ -60,14 +60,6 @@ fn tcp_group(nodes: u16, encrypt: bool) -> Group {
         group.iter().for_each(|fabric| fabric.poll_now(&mut |_, _| {}).unwrap());
     }
     group.into_iter().map(|fabric| -> Box<dyn Fabric> { Box::new(fabric) }).collect()
-}
-
-fn tcp(nodes: u16) -> Group {
-    tcp_group(nodes, false)
-}
-
-fn tcp_encrypted(nodes: u16) -> Group {
-    tcp_group(nodes, true)
 }
 
 /// A message that tells who sent it, which it is, and whether it is whole.
@@ -359,7 +351,6 @@ macro_rules! conformance {
 conformance!(over_udp, super::udp);
 conformance!(over_udp_with_faults, super::udp_with_faults);
 conformance!(over_tcp, super::tcp);
-conformance!(over_tcp_encrypted, super::tcp_encrypted);
 
 #[test]
 fn noise_of_strangers_is_counted_and_harmless() {

@@ -102,7 +102,6 @@ pub fn bench(options: &BenchOptions) -> Result<u8, Failure> {
             groups: vec![*group],
             quick: options.quick,
             fabric: options.fabric.clone(),
-            encrypt: options.encrypt,
             setting: setting.describe(),
         };
         match run_job(options, &setting, nodes, &plan, &mut progress)? {
@@ -113,11 +112,10 @@ pub fn bench(options: &BenchOptions) -> Result<u8, Failure> {
     }
     progress.clear();
     let heading = format!(
-        "hiroba bench: {} nodes on {} cores over {}{}",
+        "hiroba bench: {} nodes on {} cores over {}",
         options.nodes,
         std::thread::available_parallelism().map_or(1, |cores| cores.get()),
         options.fabric,
-        if options.encrypt { ", encrypted" } else { "" },
     );
     // A reader that has gone wants to see no more.
     let _ = std::io::stdout().write_all(table::render(&heading, &setting.describe(), &rows).as_bytes());
@@ -194,9 +192,6 @@ fn run_job(
     let mut command = Command::new(&hiroba);
     command.args(["run", "-n", &nodes.to_string(), "--fabric", &options.fabric]);
     command.args(["--fault-source", setting.fault_source, "--write-tracking", setting.write_tracking]);
-    if options.encrypt {
-        command.arg("--encrypt");
-    }
     command.arg("--").arg(&hiroba).arg("bench-node");
     command.arg(serde_json::to_string(plan).map_err(|error| failed(error.into()))?);
     command.stdin(Stdio::null()).stdout(Stdio::piped());

@@ -13,8 +13,6 @@ pub struct BenchOptions {
     pub nodes: u16,
     /// What carries the messages.
     pub fabric: String,
-    /// Whether their content is hidden.
-    pub encrypt: bool,
     /// As on the command line.
     pub fault_source: Option<String>,
     /// As on the command line.
@@ -34,8 +32,6 @@ pub struct BenchPlan {
     pub quick: bool,
     /// What carries the messages.
     pub fabric: String,
-    /// Whether their content is hidden.
-    pub encrypt: bool,
     /// Fault source and write tracking, in words.
     pub setting: String,
 }

@@ -11,32 +11,27 @@ const COUNT_BYTES: usize = 8;
 #[derive(Clone)]
 pub struct Cipher {
     key: LessSafeKey,
-    encrypt: bool,
     /// Each sender's counts begin elsewhere, for all have the same key.
     count: u64,
 }
 
 impl Cipher {
     /// The home's.
-    pub fn at_home(encrypt: bool) -> Cipher {
+    pub fn at_home() -> Cipher {
         let key = UnboundKey::new(&AES_128_GCM, &[0; 16]).expect("a key of this length");
-        Cipher { key: LessSafeKey::new(key), encrypt, count: 0 }
+        Cipher { key: LessSafeKey::new(key), count: 0 }
     }
 
     /// That of another node, of which `number` others come before it.
-    pub fn of_another(encrypt: bool, number: usize) -> Cipher {
-        Cipher { count: (number as u64 + 1) << 48, ..Cipher::at_home(encrypt) }
+    pub fn of_another(number: usize) -> Cipher {
+        Cipher { count: (number as u64 + 1) << 48, ..Cipher::at_home() }
     }
 
     /// Seals the first `bytes` of `buffer`; how long they are with the seal.
     pub fn seal(&mut self, buffer: &mut [u8], bytes: usize) -> usize {
         self.count += 1;
         let (message, rest) = buffer.split_at_mut(bytes);
-        let sealed = if self.encrypt {
-            self.key.seal_in_place_separate_tag(nonce(self.count), Aad::empty(), message)
-        } else {
-            self.key.seal_in_place_separate_tag(nonce(self.count), Aad::from(&*message), &mut [])
-        };
+        let sealed = self.key.seal_in_place_separate_tag(nonce(self.count), Aad::empty(), message);
         let tag = sealed.expect("a message is shorter than GCM's limit");
         rest[..TAG_BYTES].copy_from_slice(tag.as_ref());
         rest[TAG_BYTES..SEAL_BYTES].copy_from_slice(&self.count.to_ne_bytes());
@@ -50,12 +45,8 @@ impl Cipher {
         let (tag, count) = seal.split_at(TAG_BYTES);
         let nonce = nonce(u64::from_ne_bytes(count.try_into().ok()?));
         let tag = tag.try_into().ok()?;
-        let opened = if self.encrypt {
-            self.key.open_in_place_separate_tag(nonce, Aad::empty(), tag, message, 0..).map(drop)
-        } else {
-            self.key.open_in_place_separate_tag(nonce, Aad::from(&*message), tag, &mut [], 0..).map(drop)
-        };
-        opened.ok().map(|()| bytes)
+        let opened = self.key.open_in_place_separate_tag(nonce, Aad::empty(), tag, message, 0..);
+        opened.ok().map(|_| bytes)
     }
 }
 

@@ -237,10 +237,10 @@ mod tests {
     #[test]
     fn requests_are_answered_until_the_home_is_stopped() {
         for fabric in ["udp", "tcp", "shm"] {
-            for encrypt in [None, Some(false), Some(true)] {
+            for is_sealed in [false, true] {
                 let (mut home, address) =
                     Raw::at_home(fabric, 1, true).expect("the loopback interface is up");
-                home.seal(encrypt.map(Cipher::at_home));
+                home.seal(is_sealed.then(Cipher::at_home));
                 let serving = std::thread::spawn(move || {
                     home.meet();
                     home.serve();
@@ -248,7 +248,7 @@ mod tests {
                     home.gather(1)
                 });
                 let mut other = Raw::to(fabric, address, 0, true).expect("the home listens");
-                other.seal(encrypt.map(|encrypt| Cipher::of_another(encrypt, 0)));
+                other.seal(is_sealed.then(|| Cipher::of_another(0)));
                 assert!(other.ask(4096) && other.ask(REQUEST_BYTES), "{fabric}");
                 for into in [Destination::Fresh, Destination::Reused] {
                     assert!(other.stream(1 << 20, into) >= 1 << 20, "{fabric}");

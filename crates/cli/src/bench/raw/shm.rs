@@ -10,13 +10,13 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use std::ptr::{NonNull, null_mut};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
 use rustix::mm::{MapFlags, ProtFlags, mmap, mmap_anonymous, munmap};
 use rustix::thread::futex;
 
-use super::{Address, Destination, Wire};
+use super::{Address, Destination, LOST_AFTER, Wire};
 use crate::bench::shared::PAGE_BYTES;
 
 /// An answer's room, in bytes.
@@ -148,6 +148,15 @@ impl ShmWire {
         self.mapping.word(sent_at).fetch_add(1, Ordering::SeqCst);
     }
 
+    /// There is room for one request: the one before must have been read.
+    fn wait_until_read(&self, slot: usize) {
+        let word = |at| self.mapping.word(slot + at).load(Ordering::SeqCst);
+        let began = Instant::now();
+        while word(REQUEST_SENT) != word(REQUEST_READ) && began.elapsed() < LOST_AFTER {
+            std::thread::yield_now();
+        }
+    }
+
     /// Takes a message up, if there is a new one; how many bytes it has.
     fn take(&self, [bytes_at, length_at, sent_at, read_at]: [usize; 4], into: &mut [u8]) -> Option<usize> {
         let sent = self.mapping.word(sent_at).load(Ordering::Acquire);
@@ -178,6 +187,7 @@ impl Wire for ShmWire {
     fn send(&mut self, to: usize, message: &[u8]) {
         let slot = slot(self.mine.unwrap_or(to));
         let (bell, sleeps) = if self.mine.is_some() {
+            self.wait_until_read(slot);
             self.lay([REQUEST_AT, REQUEST_BYTES_AT, REQUEST_SENT].map(|at| slot + at), message);
             self.mapping.word(REQUESTS).fetch_add(1, Ordering::SeqCst);
             (REQUESTS, HOME_SLEEPS)
