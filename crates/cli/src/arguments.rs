@@ -101,8 +101,9 @@ waits for what.";
 
 const AFTER_BENCH_HELP: &str = "\
 Times are of single operations, measured one by one after a warm-up; p50 is the median,
-p99 the 99th percentile. 'raw' is the same exchange over plain UDP sockets, or the same
-bytes moved by plain loads, measured in the same run; 'ratio' is p50 over raw.
+p99 the 99th percentile. 'raw' is the same exchange over plain sockets (or mapped memory), or
+the same bytes moved by plain loads, measured in the same run; 'ratio' is ours over raw, and
+'raw, sealed' the plain exchange with the fabric's seal on every message.
 'home idle' waits for the answer awake, 'home computing' runs the program meanwhile.";
 
 const AFTER_DOCTOR_HELP: &str = "\
@@ -248,7 +249,7 @@ struct BenchArguments {
     /// Nodes of the measured job, 2 to 4096
     #[arg(short, value_name = "NODES", default_value = "2", allow_hyphen_values = true)]
     nodes: String,
-    /// What carries the messages; only udp so far
+    /// What carries the messages: udp, tcp or shm
     #[arg(long, value_name = "FABRIC", default_value = "udp")]
     fabric: String,
     /// How page faults are caught: event, sigbus or sigsegv [default: the best that is allowed here]

@@ -439,8 +439,8 @@ mod tests {
         let mut outgoing = Outgoing::default();
         outgoing.ping();
         outgoing.pong(77);
-        let mut wire = taken(&mut outgoing, &key(true), usize::MAX);
-        let mut incoming = Incoming::new(key(true));
+        let mut wire = taken(&mut outgoing, &key(), usize::MAX);
+        let mut incoming = Incoming::new(key());
         assert_eq!(incoming.open(&mut wire), Ok(Some((4..4, RECORD_OVERHEAD_BYTES))));
         wire.drain(..RECORD_OVERHEAD_BYTES);
         let (frames, end) = incoming.open(&mut wire).unwrap().unwrap();
