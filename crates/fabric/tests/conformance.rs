@@ -374,6 +374,27 @@ fn a_peer_whose_socket_is_gone_is_no_error() {
 }
 
 #[test]
+fn a_silent_peer_is_named_until_it_is_heard() {
+    let group = udp(3);
+    assert_eq!(group[0].longest_silence(), None);
+    group[0].send(NodeId(2), &[b"anyone?"]);
+    let start = Instant::now();
+    while group[0].longest_silence().is_none_or(|(_, silence)| silence < Duration::from_millis(50)) {
+        assert!(start.elapsed() < HANGS_AFTER);
+        group[0].poll(Some(Duration::from_millis(5)), &mut |_, _| {}).unwrap();
+    }
+    assert_eq!(group[0].longest_silence().unwrap().0, NodeId(2));
+    assert_eq!(group[1].longest_silence(), None);
+    while group[0].longest_silence().is_some() {
+        assert!(start.elapsed() < HANGS_AFTER);
+        for node in [2, 0] {
+            group[node].poll(Some(Duration::from_millis(5)), &mut |_, _| {}).unwrap();
+        }
+    }
+    assert_eq!(group[0].backlog_bytes_all(), 0);
+}
+
+#[test]
 fn impossible_jobs_are_refused() {
     let make = |local: u16, nodes: usize| {
         let (mut sockets, addresses) = udp_sockets(1);

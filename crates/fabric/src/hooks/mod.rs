@@ -144,7 +144,7 @@ mod tests {
         outgoing.pass(NodeId(1), b"page", &mut |_, datagram| left = datagram.to_vec());
         assert_eq!(left, b"bapage");
         assert_eq!(incoming.pass(NodeId(1), &mut left), Some(2..6));
-        assert_eq!(incoming.pass(NodeId(1), &mut *b"bxpage".to_vec()), None);
+        assert_eq!(incoming.pass(NodeId(1), &mut b"bxpage".to_vec()), None);
         assert_eq!(incoming.pass(NodeId(1), &mut []), None);
         let notes: String =
             notes.lock().unwrap().iter().map(|&(way, letter)| format!("{way}{}", letter as char)).collect();

@@ -6,7 +6,7 @@
 //! that waits. A thread that waits does not have the role: one that spins with `poll_now` gets its answer
 //! itself while a service thread sleeps in `poll`.
 //!
-//! Between links and socket stand the [`hooks`](crate::hooks). Seals are opened in the receiving role, before the lock is taken: only
+//! Between links and socket stand the [`hooks`]. Seals are opened in the receiving role, before the lock is taken: only
 //! what is genuine ever costs the other threads anything.
 
 mod address;

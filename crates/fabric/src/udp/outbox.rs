@@ -30,6 +30,8 @@ pub struct Outbox {
     count: usize,
     /// The system takes no more: what is held waits for it.
     stalled: bool,
+    /// The datagram that was to be added when the system took no more.
+    behind: Option<(NodeId, Vec<u8>)>,
     /// Whether the system cuts apart.
     gathers: bool,
 }
@@ -52,6 +54,7 @@ impl Outbox {
             each_bytes: 0,
             count: 0,
             stalled: false,
+            behind: None,
             gathers: true,
         }
     }
@@ -61,7 +64,8 @@ impl Outbox {
         self.stalled
     }
 
-    /// Adds a datagram, which leaves by the next [`flush`](Self::flush) at the latest. While stalled, it is lost.
+    /// Adds a datagram, which leaves by the next [`flush`](Self::flush) at the latest, or the first that the system lets through. One that is
+    /// added while stalled is lost.
     ///
     /// # Errors
     ///
@@ -80,6 +84,7 @@ impl Outbox {
         if !joins {
             self.flush(socket)?;
             if self.stalled {
+                self.behind = Some((to, datagram.to_vec()));
                 return Ok(());
             }
             if !self.gathers || datagram.len() > GATHERED_BYTES_MAX {
@@ -103,10 +108,21 @@ impl Outbox {
     ///
     /// As [`add`](Self::add).
     pub fn flush(&mut self, socket: BorrowedFd<'_>) -> io::Result<()> {
+        self.flush_held(socket)?;
+        if !self.stalled
+            && let Some((to, datagram)) = self.behind.take()
+        {
+            self.add(socket, to, &datagram)?;
+            self.flush_held(socket)?;
+        }
+        Ok(())
+    }
+
+    fn flush_held(&mut self, socket: BorrowedFd<'_>) -> io::Result<()> {
+        self.stalled = false;
         if self.count == 0 {
             return Ok(());
         }
-        self.stalled = false;
         if self.count > 1 && self.gathers {
             match persistently(|| {
                 put_many(socket, &self.addresses[self.to.index()], &self.held, self.each_bytes)
@@ -255,6 +271,24 @@ mod tests {
                 room[..length].to_vec()
             })
             .collect()
+    }
+
+    #[test]
+    fn what_the_system_would_not_take_leaves_later_in_order() {
+        let receiver = UdpSocket::bind("127.0.0.1:0").unwrap();
+        receiver.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
+        let sender = UdpSocket::bind("127.0.0.1:0").unwrap();
+        let mut outbox = Outbox::new(vec![receiver.local_addr().unwrap()]);
+        for datagram in [[1; 30], [2; 30]] {
+            outbox.add(sender.as_fd(), NodeId(0), &datagram).unwrap();
+        }
+        // As a system without room leaves it.
+        outbox.stalled = true;
+        outbox.behind = Some((NodeId(0), vec![3; 2000]));
+        outbox.add(sender.as_fd(), NodeId(0), b"lost").unwrap();
+        outbox.flush(sender.as_fd()).unwrap();
+        assert!(!outbox.is_stalled());
+        assert_eq!(received(&receiver, 3), [vec![1; 30], vec![2; 30], vec![3; 2000]]);
     }
 
     #[test]
