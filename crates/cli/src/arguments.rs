@@ -39,6 +39,8 @@ pub enum Command {
         /// How many nodes to compare with one.
         nodes: u16,
     },
+    /// Say what this machine offers and lacks.
+    Doctor,
 }
 
 /// `hiroba run`, checked.
@@ -72,10 +74,10 @@ pub struct RunOptions {
     pub label: bool,
     /// Faults to inflict on the fabric.
     pub inject: Option<InjectedFaults>,
-    /// Whether to hide the content of messages.
-    pub encrypt: bool,
     /// Whether to keep the processors awake while the job runs; `None`: where it is allowed.
     pub low_latency: Option<bool>,
+    /// Whether each node gets processors of its own, where there are enough.
+    pub bind: bool,
     /// How long a node or a host may be silent before it is taken for dead, zero for ever; `None`: the default.
     pub dead_after: Option<Duration>,
     /// The file that lists the machines to run on.
@@ -103,6 +105,9 @@ p99 the 99th percentile. 'raw' is the same exchange over plain sockets (or mappe
 the same bytes moved by plain loads, measured in the same run; 'ratio' is ours over raw, and
 'raw, sealed' the plain exchange with the fabric's seal on every message.
 'home idle' waits for the answer awake, 'home computing' runs the program meanwhile.";
+
+const AFTER_DOCTOR_HELP: &str = "\
+Changes nothing. Exit status: 0, or 125 when jobs of several nodes cannot run here.";
 
 #[derive(Parser)]
 #[command(
@@ -142,6 +147,9 @@ enum Subcommands {
         #[arg(short, value_name = "NODES", default_value = "4", allow_hyphen_values = true)]
         nodes: String,
     },
+    /// Tell what this machine offers and lacks, what is lost by that, and what to do about it
+    #[command(after_help = AFTER_DOCTOR_HELP)]
+    Doctor,
     #[command(hide = true, disable_help_flag = true)]
     Check(UnavailableArguments),
     #[command(hide = true, disable_help_flag = true)]
@@ -152,8 +160,6 @@ enum Subcommands {
     Top(UnavailableArguments),
     #[command(hide = true, disable_help_flag = true)]
     Reproduce(UnavailableArguments),
-    #[command(hide = true, disable_help_flag = true)]
-    Doctor(UnavailableArguments),
 }
 
 #[derive(Args)]
@@ -210,12 +216,15 @@ struct RunArguments {
     /// Inflict faults on the network, for tests: probabilities and a seed
     #[arg(long, value_name = "loss=P,reorder=P,dup=P,seed=N")]
     inject: Option<String>,
-    /// Hide the content of messages; that they come from the job's own nodes is proved in any case
+    /// Promise that what travels over a network is encrypted (it is so in any case, since the cipher is faster that way)
     #[arg(long)]
     encrypt: bool,
     /// Keep the processors from sleeping deeply while the job runs: on or off [default: on where it is allowed]
     #[arg(long, value_name = "on|off")]
     low_latency: Option<String>,
+    /// Give each node processors of its own, where there are enough for all threads: on or off
+    #[arg(long, value_name = "on|off", default_value = "on")]
+    bind: String,
     /// Take a node for dead when nothing has been heard of it for so long; 0 never does [default: 3 on one machine, 10 on several]
     #[arg(long, value_name = "SECONDS", allow_hyphen_values = true)]
     dead_after: Option<String>,
@@ -319,7 +328,7 @@ pub fn parse(arguments: impl Iterator<Item = OsString>) -> Result<Command, Failu
         Subcommands::Calibrate(given) => unavailable("calibrate", &given),
         Subcommands::Top(given) => unavailable("top", &given),
         Subcommands::Reproduce(given) => unavailable("reproduce", &given),
-        Subcommands::Doctor(given) => unavailable("doctor", &given),
+        Subcommands::Doctor => Ok(Command::Doctor),
     }
 }
 
@@ -366,8 +375,12 @@ fn check_run(given: RunArguments) -> Result<RunOptions, Failure> {
         variables: check_variables(given.variables)?,
         label: given.label,
         inject: given.inject.as_deref().map(check_inject).transpose()?,
-        encrypt: given.encrypt,
-        low_latency: given.low_latency.as_deref().map(check_low_latency).transpose()?,
+        low_latency: given
+            .low_latency
+            .as_deref()
+            .map(|word| check_switch("--low-latency", word))
+            .transpose()?,
+        bind: check_switch("--bind", &given.bind)?,
         dead_after: given.dead_after.as_deref().map(check_dead_after).transpose()?,
         hosts: given.hosts,
         launcher: given.launcher,
@@ -487,11 +500,11 @@ fn check_fabric(given: String) -> Result<String, Failure> {
     check_choice("fabric", given, &["udp", "tcp", "shm"], &["ucx"])
 }
 
-fn check_low_latency(given: &str) -> Result<bool, Failure> {
+fn check_switch(flag: &str, given: &str) -> Result<bool, Failure> {
     match given {
         "on" => Ok(true),
         "off" => Ok(false),
-        other => Err(Failure::new(format!("expected on or off after --low-latency, got '{other}'"))),
+        other => Err(Failure::new(format!("expected on or off after {flag}, got '{other}'"))),
     }
 }
 

@@ -7,8 +7,8 @@
 //!
 //! The integers are little-endian. Read first: RFC 8446 §5.2 (TLS 1.3), whose record protection this is in small. A record's number is
 //! not sent, both sides count: a record that was left out, repeated, moved or shortened does not open, and the connection
-//! ends. A message travels as `More` frames and one `Last`; several short ones share a record. The length is readable and
-//! authenticated, the frames are hidden as well.
+//! ends. A message travels as `More` frames and one `Last`; several short ones share a record. The length is readable, the frames are
+//! not; both are authenticated.
 //!
 //! A `Ping` asks how many messages of its sender have come; the `Pong` tells. They alone acknowledge: TCP's own acknowledgements are
 //! the kernel's and come from a stopped process as well.
