@@ -19,9 +19,9 @@ use rustix::net::{
 };
 
 use super::handshake::{HELLO_BYTES, Identity, NONCE_BYTES, Nonce, Session, WELCOME_BYTES};
+use super::keys::RecordKeys;
 use super::record::{Incoming, RECORD_OVERHEAD_BYTES, proof};
 use super::watch::{Source, Watch};
-use crate::seal::DirectionKey;
 
 /// Connections of others whose proof is outstanding, at most.
 pub const CALLERS_MAX: usize = 64;
@@ -43,7 +43,7 @@ pub struct Established {
     /// What it receives.
     pub incoming: Incoming,
     /// The key of what it sends.
-    pub key: DirectionKey,
+    pub key: RecordKeys,
 }
 
 /// The connection has ended, or the other side is not what it should be.
@@ -85,11 +85,7 @@ impl Step {
 }
 
 /// The receiving half of `session`, once the peer's proof has come.
-fn proved(
-    step: &mut Step,
-    socket: &OwnedFd,
-    key: &mut Option<DirectionKey>,
-) -> Result<Option<Incoming>, Gone> {
+fn proved(step: &mut Step, socket: &OwnedFd, key: &mut Option<RecordKeys>) -> Result<Option<Incoming>, Gone> {
     let Some(mut record) = step.read::<RECORD_OVERHEAD_BYTES>(socket)? else { return Ok(None) };
     let mut incoming = Incoming::new(key.take().ok_or(Gone)?);
     match incoming.open(&mut record) {
@@ -104,7 +100,7 @@ struct Caller {
     socket: OwnedFd,
     step: Step,
     /// Who it says to be, and the keys under which it has to prove it.
-    claim: Option<(NodeId, DirectionKey, Option<DirectionKey>)>,
+    claim: Option<(NodeId, RecordKeys, Option<RecordKeys>)>,
     ticks: u32,
 }
 
@@ -137,7 +133,7 @@ enum Stage {
     /// The peer's answer.
     Welcome(Nonce),
     /// The peer's proof, under the keys of sending and receiving.
-    Proof(DirectionKey, Option<DirectionKey>),
+    Proof(RecordKeys, Option<RecordKeys>),
 }
 
 /// A peer to connect to.
@@ -188,12 +184,19 @@ impl Dial {
         }
         if let Stage::Welcome(nonce) = &self.stage {
             let Some(welcome) = self.step.read::<WELCOME_BYTES>(socket)? else { return Ok(None) };
-            let session = identity.welcomed(self.peer, nonce, &welcome).map_err(|_| Gone)?;
-            Step::write(socket, &proof(&session.outgoing))?;
+            let mut session = identity.welcomed(self.peer, nonce, &welcome).map_err(|_| Gone)?;
+            Step::write(socket, &proof(&mut session.outgoing))?;
             self.stage = Stage::Proof(session.outgoing, Some(session.incoming));
         }
         let Stage::Proof(_, key) = &mut self.stage else { return Ok(None) };
         proved(&mut self.step, socket, key)
+    }
+
+    /// Begins, now or a while later.
+    fn attempt(&mut self, watch: &Watch) {
+        if self.begin(watch).is_err() {
+            self.give_up(watch);
+        }
     }
 
     /// Gives this attempt up.
@@ -253,11 +256,7 @@ impl Doors {
             attempts: 0,
         };
         let mut dials: Vec<Dial> = NodeId::all(identity.nodes).zip(addresses).take(local).map(dial).collect();
-        for dial in &mut dials {
-            if dial.begin(watch).is_err() {
-                dial.give_up(watch);
-            }
-        }
+        dials.iter_mut().for_each(|dial| dial.attempt(watch));
         let awaited = usize::from(identity.nodes) - 1 - local;
         let mut doors = Doors {
             identity,
@@ -390,12 +389,8 @@ impl Doors {
         }
         for dial in &mut self.dials {
             match &mut dial.stage {
-                Stage::Pause(0 | 1) => {
-                    if dial.begin(watch).is_err() {
-                        dial.give_up(watch);
-                    }
-                }
-                Stage::Pause(ticks) => *ticks -= 1,
+                Stage::Pause(ticks @ 2..) => *ticks -= 1,
+                Stage::Pause(_) => dial.attempt(watch),
                 _ => {}
             }
         }

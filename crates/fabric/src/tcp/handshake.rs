@@ -18,6 +18,7 @@ use hiroba_base::NodeId;
 use hiroba_wire::control::JobKey;
 use thiserror::Error;
 
+use super::keys::RecordKeys;
 use crate::seal::{DirectionKey, Forged, TAG_BYTES};
 
 /// Says what speaks here, and which version of it.
@@ -84,9 +85,9 @@ pub struct Identity {
 #[derive(Debug)]
 pub struct Session {
     /// Of what this node sends.
-    pub outgoing: DirectionKey,
+    pub outgoing: RecordKeys,
     /// Of what it receives.
-    pub incoming: DirectionKey,
+    pub incoming: RecordKeys,
 }
 
 /// All labels are of one length, for they stand first in what keys are derived from.
@@ -94,7 +95,6 @@ pub struct Session {
 enum Step {
     Hello,
     Welcome,
-    Records,
 }
 
 impl Identity {
@@ -102,7 +102,6 @@ impl Identity {
         let label = match step {
             Step::Hello => b"tcp hello..",
             Step::Welcome => b"tcp welcome",
-            Step::Records => b"tcp records",
         };
         let (from, to) = (from.0.to_be_bytes(), to.0.to_be_bytes());
         let mut context: Vec<&[u8]> = vec![label];
@@ -113,8 +112,8 @@ impl Identity {
 
     fn session(&self, peer: NodeId, a: &Nonce, b: &Nonce) -> Session {
         Session {
-            outgoing: self.derive(Step::Records, &[a, b], self.local, peer),
-            incoming: self.derive(Step::Records, &[a, b], peer, self.local),
+            outgoing: RecordKeys::new(&self.key, [*a, *b], self.local, peer),
+            incoming: RecordKeys::new(&self.key, [*a, *b], peer, self.local),
         }
     }
 
@@ -227,12 +226,13 @@ mod tests {
     fn both_get_the_same_keys() {
         let (one, other) = (identity(2), identity(0));
         let hello = one.hello(NodeId(0), &A);
-        let (peer, welcome, accepted) = other.welcome(&hello, &B).unwrap();
+        let (peer, welcome, mut accepted) = other.welcome(&hello, &B).unwrap();
         assert_eq!(peer, NodeId(2));
-        let connected = one.welcomed(NodeId(0), &A, &welcome).unwrap();
-        for (from, to) in
-            [(&connected.outgoing, &accepted.incoming), (&accepted.outgoing, &connected.incoming)]
-        {
+        let mut connected = one.welcomed(NodeId(0), &A, &welcome).unwrap();
+        for (from, to) in [
+            (&mut connected.outgoing, &mut accepted.incoming),
+            (&mut accepted.outgoing, &mut connected.incoming),
+        ] {
             let mut bytes = *b"record";
             let tag = from.seal(0, &mut bytes, 0);
             assert_eq!(to.open(0, &mut bytes, 0, &tag), Ok(()));
@@ -284,8 +284,8 @@ mod tests {
     fn a_replayed_hello_gets_keys_of_its_own() {
         let (one, other) = (identity(2), identity(0));
         let hello = one.hello(NodeId(0), &A);
-        let first = other.welcome(&hello, &B).unwrap().2;
-        let again = other.welcome(&hello, &[3; NONCE_BYTES]).unwrap().2;
+        let mut first = other.welcome(&hello, &B).unwrap().2;
+        let mut again = other.welcome(&hello, &[3; NONCE_BYTES]).unwrap().2;
         let mut bytes = *b"proof";
         let tag = first.incoming.seal(0, &mut bytes, 0);
         assert_eq!(again.incoming.open(0, &mut bytes, 0, &tag), Err(Forged));

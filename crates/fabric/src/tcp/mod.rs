@@ -12,6 +12,7 @@
 
 mod doors;
 mod handshake;
+mod keys;
 mod peer;
 mod record;
 mod ticker;

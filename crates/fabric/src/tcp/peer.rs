@@ -8,8 +8,8 @@ use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use rustix::io::Errno;
 use rustix::net::{SendAncillaryBuffer, SendFlags, send, sendmsg};
 
+use super::keys::RecordKeys;
 use super::record::Outgoing;
-use crate::seal::DirectionKey;
 
 /// Records that are sealed ahead of the socket, and given to it in one call.
 pub const RECORDS_AT_ONCE: usize = 4;
@@ -18,8 +18,8 @@ pub const RECORDS_AT_ONCE: usize = 4;
 pub enum State {
     /// Not established yet: what is sent waits.
     Waiting,
-    /// Established, under the key of this direction.
-    Open(DirectionKey),
+    /// Established, under the keys of this direction.
+    Open(RecordKeys),
     /// It has ended, and with it what the fabric can do for this peer; who is dead is decided elsewhere.
     Broken,
 }
@@ -126,7 +126,7 @@ impl Outbound {
 
     /// Gives the socket what it takes of what waits.
     pub fn flush(&mut self, socket: &OwnedFd) -> Flushed {
-        let State::Open(key) = &self.state else { return Flushed::Broken };
+        let State::Open(key) = &mut self.state else { return Flushed::Broken };
         while self.outgoing.len() > 0 {
             self.outgoing.seal(key, RECORDS_AT_ONCE);
             let mut slices = [IoSlice::new(&[]); RECORDS_AT_ONCE];
