@@ -29,6 +29,7 @@ mod heap;
 mod host;
 mod last_words;
 mod layout;
+mod patience;
 /// The program's signal handlers, masks and stacks, which the faces stand before.
 pub mod program_signals {
     pub use hiroba_memory::fault::{
@@ -48,4 +49,5 @@ mod waits;
 pub use error::NodeError;
 pub use follow::Command;
 pub use runtime::{Runtime, preflight};
+pub use service::may_run_first;
 pub use space::AllocateError;
