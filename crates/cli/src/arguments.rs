@@ -353,6 +353,12 @@ fn check_run(given: RunArguments) -> Result<RunOptions, Failure> {
             "--label and --debug do not go together, as the debugger needs the terminal to itself; leave --label out",
         ));
     }
+    if given.inject.is_some() && given.fabric != "udp" {
+        return Err(Failure::new(format!(
+            "--inject inflicts faults on datagrams, and there are none with --fabric {}; use --fabric udp, or leave --inject out",
+            given.fabric
+        )));
+    }
     let mut program = given.program.into_iter();
     let (statistics_table, statistics_json) = check_statistics(given.stats)?;
     Ok(RunOptions {

@@ -39,6 +39,7 @@ fn arguments_that_make_no_sense() {
         ("run -x =1 true", "VAR=VALUE after -x"),
         ("run --inject loss=1.5 true", "got 'loss=1.5'"),
         ("run --inject drop=0.1 true", "got 'drop=0.1'"),
+        ("run --fabric tcp --inject loss=0.1 true", "none with --fabric tcp; use --fabric udp"),
         ("run --label=yes true", "'yes'"),
         ("runn true", "did you mean 'run'?"),
         ("./program", "write 'hiroba run ./program'"),
