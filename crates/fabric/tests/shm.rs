@@ -68,23 +68,25 @@ fn messages_of_all_sizes_go_round_the_ring_in_order() {
     // Multiples of a line, with and without room for the header, many times round.
     sizes.extend((0..300).map(|number| number % 70 * 64 + number % 17));
     let all = sizes.len();
+    let start = Instant::now();
     thread::scope(|scope| {
         scope.spawn(|| {
             for (number, &size) in (0..).zip(&sizes) {
                 let message = message(number, size);
                 let (head, tail) = message.split_at(size / 3);
                 group[0].send(NodeId(1), &[head, &[], tail]);
-                while group[0].backlog_bytes(NodeId(1)) > 16 << 20 {
-                    group[0].poll(Some(Duration::from_millis(5)), &mut |_, _| {}).unwrap();
+                while group[0].backlog_bytes(NodeId(1)) > 2 << 20 {
+                    // Until room is told of: one that was not would hang here.
+                    group[0].poll(Some(HANGS_AFTER), &mut |_, _| {}).unwrap();
+                    assert!(start.elapsed() < HANGS_AFTER, "nobody told of room");
                 }
             }
             assert!(group[0].drain(HANGS_AFTER));
         });
         let mut received = 0;
-        let start = Instant::now();
         while received < all {
             assert!(start.elapsed() < HANGS_AFTER, "{received} of {all} came");
-            let timeout = Some(Duration::from_secs(1));
+            let timeout = Some(HANGS_AFTER);
             let deliver = &mut |from, bytes: &[u8]| {
                 assert_eq!((from, bytes.len()), (NodeId(0), sizes[received]));
                 assert!(bytes == message(received as u64, bytes.len()), "message {received}");
