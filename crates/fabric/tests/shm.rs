@@ -409,7 +409,7 @@ fn forged_frames_are_refused() {
     assert_eq!(forge(3000), None);
     assert_eq!(forge(2999), None, "as long a frame; the contents are the sender's affair");
     let long_rest = 1u64 << 32 << 31;
-    let wrong = [3072, u64::from(u32::MAX), u64::from(u32::MAX - 7), 0 | 1 << 32, 3000 | long_rest, 1 << 31];
+    let wrong = [3072, u64::from(u32::MAX), u64::from(u32::MAX - 7), 1 << 32, 3000 | long_rest, 1 << 31];
     for forged in wrong {
         let sentence = forge(forged).unwrap_or_else(|| panic!("{forged:#x} was believed"));
         assert!(sentence.contains("node 1 has left nonsense"), "{sentence}");
