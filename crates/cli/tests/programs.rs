@@ -273,8 +273,8 @@ fn run_over(fabric: &str) {
     ];
     for (source, arguments) in programs {
         let program = compile(&format!("tests/programs/{source}"));
-        for (nodes, options) in [(2, &["--fabric", "tcp"][..]), (4, &["--fabric", "tcp", "--encrypt"])] {
-            run(nodes, options, &program, arguments);
+        for nodes in [2, 4] {
+            over(nodes, &[], &program, arguments);
         }
     }
     let program = compile("tests/programs/random.c");

@@ -331,6 +331,32 @@ impl SharedMemory {
         Ok(())
     }
 
+    /// Gives frames to the `bytes` bytes from the page's first on, which may go on into the granules that follow, and has `fill` write
+    /// them through the runtime's view; what `fill` leaves alone stays as it was.
+    ///
+    /// # Errors
+    /// When there is no memory for frames; `fill` is not called then.
+    ///
+    /// # Panics
+    /// When the bytes are not within the region.
+    ///
+    /// # Safety
+    /// Until this returns nobody else reads or writes these bytes: neither the program, which has no access to their granules, nor another
+    /// thread of the runtime, nor another process that has the region's frames.
+    pub unsafe fn fill<T>(
+        &self,
+        page: PageId,
+        bytes: usize,
+        fill: impl FnOnce(&mut [u8]) -> T,
+    ) -> Result<T, MemoryError> {
+        let start = self.offset_of(page, 0, bytes);
+        self.populate(self.granules_of(start, bytes))?;
+        // SAFETY: the bytes are within the runtime's view, which is mapped readable and writable as long as `self`; the caller sees to it that
+        // nobody else uses them meanwhile.
+        let frames = unsafe { core::slice::from_raw_parts_mut(self.runtime.at(start), bytes) };
+        Ok(fill(frames))
+    }
+
     /// The eight bytes at `offset` of the page, which may lie in a granule that follows, as an atomic in the runtime's view.
     ///
     /// # Errors

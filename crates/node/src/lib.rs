@@ -29,6 +29,7 @@ mod heap;
 mod host;
 mod last_words;
 mod layout;
+mod one_sided;
 mod patience;
 /// The program's signal handlers, masks and stacks, which the faces stand before.
 pub mod program_signals {
