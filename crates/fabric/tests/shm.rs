@@ -25,7 +25,7 @@ const PAGE_BYTES: usize = 4096;
 fn config(local: u16, nodes: u16) -> FabricConfig {
     let addresses = vec![SocketAddr::from(([127, 0, 0, 1], 0)); usize::from(nodes)];
     let key = JobKey([7; 32]);
-    FabricConfig { local: NodeId(local), addresses, job: 1, key, encrypt: true, inject: None }
+    FabricConfig { local: NodeId(local), addresses, job: 1, key, inject: None }
 }
 
 fn open(local: u16, nodes: u16, files: ShmFiles) -> ShmFabric {
