@@ -66,10 +66,11 @@ fn tcp(nodes: u16) -> Group {
 fn shm(nodes: u16) -> Group {
     let files = common::shm_files(nodes);
     let addresses = vec![SocketAddr::from(([127, 0, 0, 1], 0)); usize::from(nodes)];
-    let fabric = |(node, files)| -> Box<dyn Fabric> {
-        Box::new(ShmFabric::open(files, &config(node, &addresses, JOB, None)).unwrap())
+    let fabric = |node| -> Box<dyn Fabric> {
+        let config = config(node, &addresses, JOB, None);
+        Box::new(ShmFabric::open(common::inherit(&files), &config).unwrap())
     };
-    (0..nodes).zip(files).map(fabric).collect()
+    (0..nodes).map(fabric).collect()
 }
 
 /// A message that tells who sent it, which it is, and whether it is whole.

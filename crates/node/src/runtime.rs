@@ -535,7 +535,12 @@ impl Runtime {
     /// Polls the fabric, first awake and then asleep, until `done`.
     fn poll_until<T>(&self, waiter: Waiter, mut signals: SignalsHeld, done: impl Fn() -> Option<T>) -> T {
         let slot = self.threads.get(waiter);
-        self.service.stand_aside(self.fabric());
+        // Where nobody else is woken while this thread spins, the service thread need stand aside only while it sleeps.
+        let quiet = self.fabric().begin_spinning();
+        let mut aside = !quiet;
+        if aside {
+            self.service.stand_aside(self.fabric());
+        }
         let mut vigil = self.patience.begin();
         let result = loop {
             if self.receive() > 0 {
@@ -550,6 +555,11 @@ impl Runtime {
             let nap = self.fabric().next_timeout().unwrap_or(NAP).min(NAP);
             // The program's signal handlers run while the thread sleeps, and only then: nothing is locked.
             self.threads.falls_asleep(waiter);
+            if !aside {
+                self.service.stand_aside(self.fabric());
+                aside = true;
+            }
+            self.fabric().end_spinning();
             drop(signals);
             if slot.sleeps() {
                 let bell = slot.bell().expect("the thread's slot has a bell");
@@ -559,9 +569,13 @@ impl Runtime {
             }
             slot.awake();
             signals = SignalsHeld::hold();
+            self.fabric().begin_spinning();
         };
         self.threads.wakes_up(waiter);
-        self.service.resume(self.fabric());
+        self.fabric().end_spinning();
+        if aside {
+            self.service.resume(self.fabric());
+        }
         if self.threads_per_node == 1 {
             self.service.stay_near_caller();
         }

@@ -190,7 +190,7 @@ impl ShmFabric {
         let mut failure = self.failure.lock().unwrap_or_else(PoisonError::into_inner);
         failure.get_or_insert_with(|| nonsense.to_string());
         self.failed.store(true, Ordering::Release);
-        self.bells.ring_own();
+        self.bells.ring_own(self.own_board());
     }
 
     fn check_failure(&self) -> io::Result<()> {
@@ -205,7 +205,7 @@ impl ShmFabric {
     fn let_sleep(&self) {
         self.bells.fall_asleep(self.own_board());
         if self.has_work() {
-            self.bells.ring_own();
+            self.bells.ring_own(self.own_board());
         }
     }
 
@@ -237,9 +237,11 @@ impl ShmFabric {
     /// descriptor readable.
     fn turn(&self, inbound: &mut Inbound, deliver: &mut dyn FnMut(NodeId, &[u8])) -> io::Result<Turn> {
         if self.bells.is_spinning() {
+            // One that rang before would wake, again and again, whoever waits on the descriptor.
+            self.bells.silence_if_rung(self.own_board());
             return self.look(inbound, deliver);
         }
-        self.bells.silence();
+        self.bells.silence(self.own_board());
         let mut turn = Turn::Nothing;
         for _ in 0..LOOKS_A_POLL {
             self.bells.stay_awake(self.own_board());
@@ -255,14 +257,13 @@ impl ShmFabric {
                 return Ok(turn);
             }
         }
-        self.bells.ring_own();
+        self.bells.ring_own(self.own_board());
         Ok(turn)
     }
 
     fn look(&self, inbound: &mut Inbound, deliver: &mut dyn FnMut(NodeId, &[u8])) -> io::Result<Turn> {
         self.check_failure()?;
-        self.move_queues_on();
-        let mut turn = Turn::Nothing;
+        let mut turn = self.move_queues_on();
         while let Some((from, message)) = inbound.kept.pop_front() {
             turn = Turn::Something;
             deliver(from, &message);
@@ -329,15 +330,21 @@ impl ShmFabric {
         }
     }
 
-    /// Gives queued messages to rings that have room.
-    fn move_queues_on(&self) {
+    /// Gives queued messages to rings that have room. A caller may wait for just that.
+    fn move_queues_on(&self) -> Turn {
+        let mut turn = Turn::Nothing;
         for peer in self.peers() {
             let outbound = &self.outbound[peer.index()];
             if outbound.queued_bytes.load(Ordering::Relaxed) > 0 {
                 let mut sending = outbound.sending();
+                let before = sending.queued_bytes;
                 self.push_queue(peer, outbound, &mut sending);
+                if sending.queued_bytes < before {
+                    turn = Turn::Something;
+                }
             }
         }
+        turn
     }
 
     fn push_queue(&self, peer: NodeId, outbound: &Outbound, sending: &mut Sending) {
@@ -405,7 +412,7 @@ impl ShmFabric {
                 let mut kept = std::mem::take(&mut inbound.kept);
                 let result = self.turn(inbound, &mut |from, bytes| kept.push_back((from, bytes.to_vec())));
                 if !kept.is_empty() {
-                    self.bells.ring_own();
+                    self.bells.ring_own(self.own_board());
                 }
                 inbound.kept = kept;
                 result?;
@@ -559,13 +566,14 @@ impl Fabric for ShmFabric {
         self.turn(role.inner(), deliver).map(|_| ())
     }
 
-    fn begin_spinning(&self) {
+    fn begin_spinning(&self) -> bool {
         self.bells.begin_spinning(self.own_board());
+        true
     }
 
     fn end_spinning(&self) {
         if self.bells.end_spinning(self.own_board()) && self.has_work() {
-            self.bells.ring_own();
+            self.bells.ring_own(self.own_board());
         }
     }
 
