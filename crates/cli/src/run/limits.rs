@@ -85,11 +85,16 @@ pub fn check_memory_files() -> Result<(), Failure> {
 pub fn check_working_directory() -> Result<(), Failure> {
     match std::env::current_dir() {
         Ok(_) => Ok(()),
-        Err(error) => Err(Failure::new(format!(
-            "the working directory cannot be used ({}); change to one that exists",
-            system_words(&error)
-        ))),
+        Err(error) => Err(no_working_directory(&error)),
     }
+}
+
+/// The sentence for a working directory that is not there.
+pub fn no_working_directory(error: &std::io::Error) -> Failure {
+    Failure::new(format!(
+        "the working directory cannot be used ({}); change to one that exists",
+        system_words(error)
+    ))
 }
 
 #[cfg(test)]
