@@ -4,9 +4,11 @@
 //!   node, ports, check
 //!   ------------------------------ Fabric: send, poll, wake, drain      (traits.rs)
 //!   reliable link, sans-IO                                              (link/)
-//!   ------------------------------ FaultInjector: loses, repeats, delays (inject.rs)
+//!   ------------------------------ hooks: sealing, injected faults      (hooks/, inject.rs)
 //!   UDP sockets (udp/)   |   simulated network under virtual time (sim.rs)
 //! ```
+//!
+//! Over TCP connections (tcp/) neither link nor injector is needed.
 //!
 //! A message is any run of bytes up to [`MESSAGE_BYTES_MAX`]. Between two nodes messages arrive exactly
 //! once and in the order in which they were sent, whatever the network does to datagrams; messages of
@@ -15,15 +17,21 @@
 //! To add a fabric, implement [`Fabric`] and run the conformance suite (`tests/conformance.rs`) over it.
 //! What a fabric can do beyond messages it says in its [`Capabilities`]; nobody asks for its name.
 
+pub mod hooks;
 pub mod inject;
 pub mod link;
+mod role;
 pub mod seal;
 pub mod sim;
+pub mod tcp;
 mod traits;
 pub mod udp;
+mod wake;
 
+pub use hooks::Hook;
 pub use inject::FaultInjector;
 pub use link::{LinkConfig, LinkSet, LinkStatistics, MESSAGE_BYTES_MAX, Rejected};
 pub use sim::{Delivered, SimCluster, SimConditions, SimNetwork};
+pub use tcp::TcpFabric;
 pub use traits::{Capabilities, Fabric, FabricConfig, FabricError, OneSided};
 pub use udp::UdpFabric;

@@ -1,12 +1,12 @@
 //! What every fabric must do, run over each implementation. A new fabric adds one `conformance!` line.
 
-use std::net::{SocketAddr, UdpSocket};
+use std::net::{SocketAddr, TcpListener, UdpSocket};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use hiroba_base::{NodeId, RngExt, seeded};
-use hiroba_fabric::{Fabric, FabricConfig, FabricError, UdpFabric};
+use hiroba_base::NodeId;
+use hiroba_fabric::{Fabric, FabricConfig, FabricError, TcpFabric, UdpFabric};
 use hiroba_wire::control::{InjectedFaults, JobKey};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
@@ -43,6 +43,31 @@ fn udp(nodes: u16) -> Group {
 
 fn udp_with_faults(nodes: u16) -> Group {
     udp_group(nodes, Some(InjectedFaults { loss: 0.1, reorder: 0.1, duplicate: 0.1, seed: 42 }))
+}
+
+/// Connected, so that nothing is left to do.
+fn tcp_group(nodes: u16, encrypt: bool) -> Group {
+    let listeners: Vec<_> = (0..nodes).map(|_| TcpListener::bind("127.0.0.1:0").unwrap()).collect();
+    let addresses: Vec<_> = listeners.iter().map(|listener| listener.local_addr().unwrap()).collect();
+    let fabric = |(node, listener): (u16, TcpListener)| {
+        let config = FabricConfig { encrypt, ..config(node, &addresses, JOB, None) };
+        TcpFabric::open(listener.into(), config).unwrap()
+    };
+    let group: Vec<TcpFabric> = (0..nodes).zip(listeners).map(fabric).collect();
+    let start = Instant::now();
+    while group.iter().any(|fabric| fabric.peers_connected() + 1 < group.len()) {
+        assert!(start.elapsed() < HANGS_AFTER, "the nodes could not connect");
+        group.iter().for_each(|fabric| fabric.poll_now(&mut |_, _| {}).unwrap());
+    }
+    group.into_iter().map(|fabric| -> Box<dyn Fabric> { Box::new(fabric) }).collect()
+}
+
+fn tcp(nodes: u16) -> Group {
+    tcp_group(nodes, false)
+}
+
+fn tcp_encrypted(nodes: u16) -> Group {
+    tcp_group(nodes, true)
 }
 
 /// A message that tells who sent it, which it is, and whether it is whole.
@@ -333,58 +358,8 @@ macro_rules! conformance {
 
 conformance!(over_udp, super::udp);
 conformance!(over_udp_with_faults, super::udp_with_faults);
-
-#[test]
-fn noise_of_strangers_is_counted_and_harmless() {
-    let (sockets, addresses) = udp_sockets(2);
-    let to = addresses[0];
-    let group: Group = (0..)
-        .zip(sockets)
-        .map(|(node, socket)| -> Box<dyn Fabric> {
-            // Node 1 believes in another job until it is made anew below.
-            let job = if node == 1 { JOB + 1 } else { JOB };
-            let socket = socket.into();
-            Box::new(UdpFabric::open(socket, config(node, &addresses, job, None)).unwrap())
-        })
-        .collect();
-    let stranger = UdpSocket::bind("127.0.0.1:0").unwrap();
-    let mut rng = seeded(3);
-    let mut sent = 0;
-    for length in [0, 1, 39, 40, 41, 100, 1400, 40_000, 65_507] {
-        let noise: Vec<u8> = (0..length).map(|_| rng.random()).collect();
-        stranger.send_to(&noise, to).unwrap();
-        sent += 1;
-    }
-    // The right address and the wrong job.
-    group[1].send(NodeId(0), &[b"of another job"]);
-    sent += 1;
-    let start = Instant::now();
-    while group[0].statistics().datagrams_rejected < sent {
-        assert!(start.elapsed() < HANGS_AFTER);
-        group[0].poll(Some(Duration::from_millis(5)), &mut |_, _| panic!("noise delivered")).unwrap();
-    }
-    assert_eq!(group[0].statistics().messages_received, 0);
-    assert_eq!(group[0].statistics().datagrams_sent, 0, "strangers get no answer");
-}
-
-#[test]
-fn a_forged_source_address_is_not_believed() {
-    // A datagram of the right job that claims to come from node 1, from another socket than node 1's.
-    let (sockets, addresses) = udp_sockets(2);
-    let [receiver, real] = <[UdpSocket; 2]>::try_from(sockets).unwrap();
-    let to = addresses[0];
-    let fabric = UdpFabric::open(receiver.into(), config(0, &addresses, JOB, None)).unwrap();
-    let mut links = hiroba_fabric::LinkSet::new(NodeId(1), 2, JOB, hiroba_fabric::LinkConfig::default());
-    links.send(NodeId(0), &[b"forged or not"]);
-    let mut datagram = Vec::new();
-    links.poll_transmit(hiroba_base::Instant::ORIGIN, &mut datagram).unwrap();
-
-    UdpSocket::bind("127.0.0.1:0").unwrap().send_to(&datagram, to).unwrap();
-    fabric.poll(Some(Duration::from_secs(10)), &mut |_, _| panic!("forgery delivered")).unwrap();
-    assert_eq!(fabric.statistics().datagrams_rejected, 1);
-    real.send_to(&datagram, to).unwrap();
-    receive(&fabric, 1, |from, bytes| assert_eq!((from, bytes), (NodeId(1), &b"forged or not"[..])));
-}
+conformance!(over_tcp, super::tcp);
+conformance!(over_tcp_encrypted, super::tcp_encrypted);
 
 #[test]
 fn a_peer_whose_socket_is_gone_is_no_error() {

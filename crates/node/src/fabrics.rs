@@ -3,7 +3,7 @@
 use std::os::fd::{AsFd, FromRawFd, OwnedFd};
 use std::sync::Arc;
 
-use hiroba_fabric::{Fabric, FabricConfig, UdpFabric};
+use hiroba_fabric::{Fabric, FabricConfig, TcpFabric, UdpFabric};
 use hiroba_wire::control::JobDescription;
 
 use crate::NodeError;
@@ -20,7 +20,8 @@ pub(crate) fn open(job: &JobDescription) -> Result<Arc<dyn Fabric>, NodeError> {
     };
     match job.fabric.as_str() {
         "udp" => Ok(Arc::new(UdpFabric::open(inherited(job.socket_fd)?, config)?)),
-        got => Err(NodeError::Unknown { what: "fabric", known: "udp", got: got.to_owned() }),
+        "tcp" => Ok(Arc::new(TcpFabric::open(inherited(job.socket_fd)?, config)?)),
+        got => Err(NodeError::Unknown { what: "fabric", known: "udp or tcp", got: got.to_owned() }),
     }
 }
 

@@ -30,6 +30,7 @@ mod host;
 mod last_words;
 mod layout;
 mod liveness;
+mod patience;
 /// The program's signal handlers, masks and stacks, which the faces stand before.
 pub mod program_signals {
     pub use hiroba_memory::fault::{
@@ -52,4 +53,5 @@ pub const BUILD: &str = env!("HIROBA_BUILD");
 pub use error::NodeError;
 pub use follow::Command;
 pub use runtime::{Runtime, preflight};
+pub use service::may_run_first;
 pub use space::AllocateError;

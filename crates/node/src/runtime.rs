@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use hiroba_base::{Access, CondId, LockId, NodeId, PageId, PageRange, PageSize};
 use hiroba_fabric::Fabric;
@@ -27,15 +27,12 @@ use crate::heap::Heap;
 use crate::host::Core;
 use crate::layout::Layout;
 use crate::liveness::Peers;
+use crate::patience::Patience;
 use crate::races::Races;
 use crate::service::Service;
 use crate::signals::SignalsHeld;
 use crate::space::CollectiveSpace;
 use crate::threads::{Answer, Call, Purpose, Threads};
-
-/// How long a waiting thread polls before it sleeps, when every node of this machine has a core of its own: longer than
-/// an exchange with a peer that is awake, about as long as waking a halted core takes.
-const SPIN: Duration = Duration::from_micros(60);
 
 /// What a program thread may leave queued for other nodes when it goes on computing; the diffs of one release come on top.
 const BACKLOG_BYTES_MAX: usize = 64 << 20;
@@ -70,7 +67,7 @@ pub struct Runtime {
     pub(crate) space: Mutex<CollectiveSpace>,
     pub(crate) regions_made: Mutex<()>,
     team: AtomicU32,
-    spins: bool,
+    pub(crate) patience: Patience,
     left: AtomicBool,
     /// The launcher has closed the job: nobody needs this node any more.
     pub(crate) closed: AtomicBool,
@@ -159,6 +156,8 @@ impl Runtime {
             control: None,
             peers: Peers::default(),
             looks_for_races: false,
+            cores_suffice: true,
+            low_latency: false,
         })
     }
 
@@ -194,6 +193,8 @@ impl Runtime {
             control,
             peers: Peers::new(&job),
             looks_for_races: job.races,
+            cores_suffice: do_cores_suffice(&job),
+            low_latency: job.low_latency,
         })
     }
 
@@ -209,6 +210,8 @@ impl Runtime {
             control,
             peers,
             looks_for_races,
+            cores_suffice,
+            low_latency,
         } = parts;
         let granule_bytes = memory.granule().bytes() as u32;
         let limits = Limits { nodes, region_granules: memory.granules(), granule_bytes };
@@ -228,7 +231,6 @@ impl Runtime {
         let races = looks_for_races.then(Races::default);
         let core = Core::new(Box::new(engine), Twins::new(memory.clone()), races);
         let heap = Heap::new(me, &memory, layout.arena(me), page_size);
-        let cores = std::thread::available_parallelism().map_or(1, |cores| cores.get());
         Ok(Runtime {
             me,
             nodes,
@@ -246,13 +248,13 @@ impl Runtime {
             account: Account::new(threads_per_node),
             messages_received: AtomicU64::new(0),
             peers,
-            service: Service::new(fabric.as_deref(), control.as_ref())?,
+            service: Service::new(fabric.as_deref(), control.as_ref(), low_latency)?,
             fabric,
             control,
             space: Mutex::new(CollectiveSpace::default()),
             regions_made: Mutex::new(()),
             team: AtomicU32::new(1),
-            spins: u32::from(nodes) * threads_per_node <= cores as u32,
+            patience: Patience::new(cores_suffice),
             left: AtomicBool::new(false),
             closed: AtomicBool::new(false),
         })
@@ -359,10 +361,6 @@ impl Runtime {
         self.fabric.is_some()
     }
 
-    pub(crate) fn spins(&self) -> bool {
-        self.spins
-    }
-
     pub(crate) fn service(&self) -> &Service {
         &self.service
     }
@@ -412,6 +410,17 @@ struct Parts {
     control: Option<ControlChannel>,
     peers: Peers,
     looks_for_races: bool,
+    /// Every program thread of this machine's part of the job has a core of its own.
+    cores_suffice: bool,
+    low_latency: bool,
+}
+
+/// Whether there is a core for each program thread of the nodes that share these.
+fn do_cores_suffice(job: &JobDescription) -> bool {
+    let here = job.hosts.get(job.node.index());
+    let nodes_here = if job.bound { 1 } else { job.hosts.iter().filter(|host| Some(*host) == here).count() };
+    let cores = std::thread::available_parallelism().map_or(1, |cores| cores.get());
+    nodes_here * usize::from(job.threads_per_node) <= cores
 }
 
 fn has_thread_sanitizer() -> bool {
@@ -536,14 +545,15 @@ impl Runtime {
     fn poll_until<T>(&self, waiter: Waiter, mut signals: SignalsHeld, done: impl Fn() -> Option<T>) -> T {
         let slot = self.threads.get(waiter);
         self.service.stand_aside(self.fabric());
-        let began = Instant::now();
+        let mut vigil = self.patience.begin();
         let result = loop {
-            self.receive();
+            if self.receive() > 0 {
+                vigil.hear();
+            }
             if let Some(result) = done() {
                 break result;
             }
-            if self.spins && began.elapsed() < SPIN {
-                std::hint::spin_loop();
+            if vigil.goes_on() {
                 continue;
             }
             let nap = self.fabric().next_timeout().unwrap_or(NAP).min(NAP);

@@ -78,6 +78,10 @@ pub struct Errand {
     pub variables: Vec<(Vec<u8>, Vec<u8>)>,
     /// The directory to run in.
     pub directory: Vec<u8>,
+    /// Whether each node gets processors of its own, where there are enough.
+    pub bind: bool,
+    /// Whether to keep the processors from sleeping deeply; `None`: where it is allowed.
+    pub low_latency: Option<bool>,
 }
 
 /// From the launcher to an agent.

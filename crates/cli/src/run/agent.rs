@@ -23,6 +23,7 @@ use super::guardian::{self, Front};
 use super::limits;
 use super::liveness::Looks;
 use super::local::{Happening, LocalNodes, NotRun};
+use super::processors::Wakefulness;
 use super::resolve;
 use super::signals::SignalDescriptor;
 use super::spawn::{self, Launch};
@@ -101,6 +102,8 @@ struct Agent {
     /// A node of this host misses one of another.
     others_silent: bool,
     finish_by: Option<Instant>,
+    /// Held while the nodes run.
+    wakefulness: Option<Wakefulness>,
 }
 
 impl Agent {
@@ -128,6 +131,7 @@ impl Agent {
             silent_looks: 0,
             others_silent: false,
             finish_by: None,
+            wakefulness: None,
         })
     }
 
@@ -229,7 +233,7 @@ impl Agent {
     fn obey(&mut self, message: ToAgent, happenings: &mut Vec<Happening>) -> Result<(), Stop> {
         match message {
             ToAgent::Bind { fabric, address, nodes } => {
-                let bound = limits::prepare_descriptors(nodes, 1, true)
+                let bound = limits::prepare_descriptors(nodes, nodes, 1, &fabric, true)
                     .and_then(|_| Endpoints::open(&fabric, address, nodes));
                 let endpoints = self.or_refuse(bound)?;
                 self.channel.send(&FromAgent::Bound { addresses: endpoints.addresses().to_vec() })?;
@@ -289,11 +293,13 @@ impl Agent {
         let program = OsString::from_vec(errand.program);
         let path = resolve::resolve(&program)?;
         limits::check_memory_files()?;
-        let limit = limits::prepare_descriptors(errand.nodes, errand.job.threads_per_node, true)?;
-        let nodes_of_job = errand.job.addresses.len() as u16;
+        let (nodes_of_job, threads) = (errand.job.addresses.len() as u16, errand.job.threads_per_node);
+        let limit =
+            limits::prepare_descriptors(errand.nodes, nodes_of_job, threads, &errand.job.fabric, true)?;
         hiroba_node::preflight(nodes_of_job, errand.job.fault_source, errand.job.write_tracking)
             .map_err(|error| Failure::new(error.to_string()))?;
         let dead_after = Some(Duration::from_millis(errand.job.dead_after_ms)).filter(|silence| !silence.is_zero());
+        self.wakefulness = Wakefulness::ask_for(errand.low_latency);
         let arguments: Vec<OsString> = errand.arguments.into_iter().map(OsString::from_vec).collect();
         let variables = errand.variables.into_iter();
         let variables: Vec<(OsString, OsString)> =
@@ -307,6 +313,8 @@ impl Agent {
             variables: &variables,
             piped_output: true,
             debugger: None,
+            bind: errand.bind,
+            low_latency: self.wakefulness.is_some(),
             limit,
             inherited: &self.front.inherited,
         };

@@ -8,6 +8,8 @@ use crate::failure::{Failure, system_words};
 /// Descriptors that a node opens beside those of the program, and one a thread to wake it: memory files, userfaultfd,
 /// sockets, epoll.
 const NODE_DESCRIPTORS: u64 = 16;
+/// Connections of strangers that a node on `tcp` has open at most, before they are refused.
+const STRANGERS_DESCRIPTORS: u64 = 64;
 /// What a node inherits: three standard streams, its socket and its control channel.
 const INHERITED_DESCRIPTORS: u64 = 5;
 /// What the launcher opens once: epoll, signals, gate, exec reports, its front, `/dev/null`, the statistics file.
@@ -26,14 +28,21 @@ pub struct NodeLimit {
     pub hard: Option<u64>,
 }
 
-/// Raises this process's soft limit as far as the job needs, and tells what the nodes shall have.
+/// Raises this process's soft limit as far as the job needs, `nodes` of which run here, and tells what the nodes shall have.
 ///
 /// The raised limit is the launcher's alone: programs that close every possible descriptor at start, or
 /// use `select`, do not expect a million.
-pub fn prepare_descriptors(nodes: u16, threads_per_node: u16, label: bool) -> Result<NodeLimit, Failure> {
+pub fn prepare_descriptors(
+    nodes: u16,
+    nodes_of_job: u16,
+    threads_per_node: u16,
+    fabric: &str,
+    label: bool,
+) -> Result<NodeLimit, Failure> {
     let given = getrlimit(Resource::Nofile);
     let open = std::fs::read_dir("/proc/self/fd").map_or(3, |entries| entries.count() as u64);
-    let need = needed(nodes, threads_per_node, label, open);
+    let mut need = needed(nodes, threads_per_node, label, open);
+    need.node += needed_by_fabric(fabric, nodes_of_job);
     let hard = given.maximum.unwrap_or(u64::MAX);
     let soft = given.current.unwrap_or(u64::MAX);
     if need.launcher.max(need.node) > hard {
@@ -57,6 +66,14 @@ fn needed(nodes: u16, threads_per_node: u16, label: bool, open: u64) -> Need {
     Need {
         launcher: open + LAUNCHER_DESCRIPTORS + per_node * u64::from(nodes),
         node: INHERITED_DESCRIPTORS + NODE_DESCRIPTORS + u64::from(threads_per_node),
+    }
+}
+
+/// What a node needs for its fabric besides its one socket.
+fn needed_by_fabric(fabric: &str, nodes: u16) -> u64 {
+    match fabric {
+        "tcp" => u64::from(nodes) + STRANGERS_DESCRIPTORS,
+        _ => 0,
     }
 }
 
@@ -109,6 +126,7 @@ mod tests {
         assert_eq!(few.node, many.node);
         assert_eq!(needed(4, 64, false, 5).node, few.node + 63);
         assert_eq!(many.launcher - few.launcher, 4092 * LAUNCHER_DESCRIPTORS_PER_NODE);
+        assert_eq!(needed_by_fabric("tcp", 128) - needed_by_fabric("tcp", 4), 124);
         assert_eq!(labelled.launcher - many.launcher, 4096 * LABEL_DESCRIPTORS_PER_NODE);
     }
 

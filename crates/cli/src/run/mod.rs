@@ -6,11 +6,12 @@ mod debug;
 mod endpoints;
 mod guardian;
 mod hosts;
-mod limits;
+pub mod limits;
 mod liveness;
 mod local;
 mod output;
 mod preload;
+pub mod processors;
 mod races;
 mod remote;
 mod resolve;
@@ -74,7 +75,7 @@ fn supervise(plan: &Plan, front: Front) -> Result<u8, Failure> {
     let options = plan.options;
     let file = options.statistics_json.as_deref().map(StatisticsFile::open).transpose()?;
     let stopped = match start::start(plan, front) {
-        Ok(Started { supervisor, gate, nodes }) => match supervisor.run(gate) {
+        Ok(Started { supervisor, gate, nodes, wakefulness: _awake }) => match supervisor.run(gate) {
             Ok(outcome) => return Ok(conclude(options, nodes, &outcome, file)),
             Err(stop) => stop,
         },

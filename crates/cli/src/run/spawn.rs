@@ -17,6 +17,7 @@ use rustix::io::FdFlags;
 use rustix::net::{AddressFamily, SendFlags, SocketFlags, SocketType};
 use rustix::pipe::{PipeFlags, pipe_with};
 use rustix::process::{Pid, Resource, Rlimit, Signal, getpid, getppid, setrlimit};
+use rustix::thread::CpuSet;
 
 use super::debug::Debugger;
 use super::endpoints::Endpoints;
@@ -24,6 +25,7 @@ use super::guardian;
 use super::limits::NodeLimit;
 use super::liveness;
 use super::preload::{self, PRELOAD_VARIABLE};
+use super::processors;
 use super::signals::{self, Inherited};
 use crate::arguments::RunOptions;
 use crate::failure::{Failure, STATUS_HIROBA, system_words};
@@ -62,6 +64,10 @@ pub struct Launch<'a> {
     pub piped_output: bool,
     /// The debugger, if any node runs under one.
     pub debugger: Option<&'a Debugger>,
+    /// Whether each node gets processors of its own, where there are enough.
+    pub bind: bool,
+    /// Whether the processors are kept from sleeping deeply.
+    pub low_latency: bool,
     /// The limits on open descriptors.
     pub limit: NodeLimit,
     /// How this process found its signals.
@@ -135,6 +141,10 @@ pub fn spawn(launch: &Launch, endpoints: &Endpoints) -> Result<Job, Failure> {
         null: null.as_fd(),
         debugger: launch.debugger.map(|debugger| debugger.node),
         program: Program::new(launch),
+        processors: launch
+            .bind
+            .then(|| processors::partition(launch.nodes, launch.job.threads_per_node))
+            .flatten(),
     };
     // The gate must not open before those who wait there are dead: no program starts in a job that cannot.
     let nodes = fork_all(&common, endpoints).inspect_err(|_| guardian::kill_descendants())?;
@@ -146,6 +156,8 @@ fn fork_all(common: &Common, endpoints: &Endpoints) -> Result<Vec<Spawned>, Fail
     let nodes_of_job = launch.job.addresses.len() as u16;
     let mut description = launch.job.clone();
     description.shared_files = endpoints.shared_files();
+    description.bound = common.processors.is_some();
+    description.low_latency = launch.low_latency;
     let mut nodes = Vec::with_capacity(usize::from(launch.nodes));
     for place in 0..usize::from(launch.nodes) {
         let node = NodeId(launch.job.node.0 + place as u16);
@@ -159,7 +171,7 @@ fn fork_all(common: &Common, endpoints: &Endpoints) -> Result<Vec<Spawned>, Fail
             -1 => return Err(too_many_processes(&io::Error::last_os_error())),
             0 => {
                 let kept = endpoints.inherited_by(place).chain([node_control.as_fd()]).collect();
-                Child { node, common, kept, output: node_output.as_ref(), environment: &environment }.run()
+                Child { node, place, common, kept, output: node_output.as_ref(), environment: &environment }.run()
             }
             pid => {
                 let pid = Pid::from_raw(pid).expect("fork returns a positive pid");
@@ -186,6 +198,8 @@ pub fn describe_job(
         node: NodeId::ZERO,
         socket_fd: -1,
         shared_files: None,
+        bound: false,
+        low_latency: false,
         hosts,
         dead_after_ms: liveness::in_milliseconds(dead_after),
         addresses,
@@ -352,11 +366,15 @@ struct Common<'a> {
     /// The node under the debugger.
     debugger: Option<NodeId>,
     program: Program,
+    /// Each node's processors, where it gets its own.
+    processors: Option<Vec<CpuSet>>,
 }
 
 /// A forked child.
 struct Child<'a> {
     node: NodeId,
+    /// Its place among the nodes of this machine.
+    place: usize,
     common: &'a Common<'a>,
     kept: Vec<BorrowedFd<'a>>,
     output: Option<&'a [OwnedFd; 2]>,
@@ -387,6 +405,9 @@ impl Child<'_> {
         // Where everything lies at fixed addresses, a program's own mappings should too; nice to have only.
         // SAFETY: changes how this process's next execve lays out memory, nothing now.
         unsafe { libc::personality(libc::ADDR_NO_RANDOMIZE as libc::c_ulong) };
+        if let Some(processors) = &self.common.processors {
+            rustix::thread::sched_setaffinity(None, &processors[self.place])?;
+        }
         setrlimit(
             Resource::Nofile,
             Rlimit { current: self.common.launch.limit.soft, maximum: self.common.launch.limit.hard },

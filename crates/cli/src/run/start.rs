@@ -18,6 +18,7 @@ use super::guardian::Front;
 use super::hosts::{self, Host, PlacedHost};
 use super::limits;
 use super::liveness;
+use super::processors::Wakefulness;
 use super::remote::{AGENT_VARIABLE, Launcher, RemoteHost};
 use super::resolve;
 use super::signals::{self, SignalDescriptor};
@@ -53,6 +54,8 @@ pub struct Started {
     pub gate: OwnedFd,
     /// How many nodes it has.
     pub nodes: u16,
+    /// To be kept while it runs.
+    pub wakefulness: Option<Wakefulness>,
 }
 
 /// Starts all nodes, up to the gates.
@@ -73,6 +76,7 @@ pub fn start(plan: &Plan, front: Front) -> Result<Started, Stop> {
     let mut job = spawn::describe_job(options, share.host_of_each(), addresses, dead_after)?;
     remote.prepare(options, &job)?;
     (job.node, job.fault_source) = (NodeId(share.first_here as u16), ground.fault_source);
+    let wakefulness = Wakefulness::ask_for(options.low_latency);
     let launch = Launch {
         job: &job,
         nodes: share.nodes_here,
@@ -82,6 +86,8 @@ pub fn start(plan: &Plan, front: Front) -> Result<Started, Stop> {
         variables: &options.variables,
         piped_output: options.label,
         debugger: plan.debugger,
+        bind: options.bind,
+        low_latency: wakefulness.is_some(),
         limit: ground.limit,
         inherited: &front.inherited,
     };
@@ -95,7 +101,7 @@ pub fn start(plan: &Plan, front: Front) -> Result<Started, Stop> {
         label: options.label,
     };
     let (supervisor, gate) = Supervisor::new(front, arrivals, (share.first_here, spawned), hosts, watched)?;
-    Ok(Started { supervisor, gate, nodes: options.nodes })
+    Ok(Started { supervisor, gate, nodes: options.nodes, wakefulness })
 }
 
 /// Which nodes run where.
@@ -161,7 +167,13 @@ impl Ground {
         limits::check_working_directory()?;
         let channels = plan.hosts.len() as u16;
         let descriptors = share.nodes_here.saturating_add(channels);
-        let limit = limits::prepare_descriptors(descriptors, options.threads_per_node, options.label)?;
+        let limit = limits::prepare_descriptors(
+            descriptors,
+            options.nodes,
+            options.threads_per_node,
+            &options.fabric,
+            options.label,
+        )?;
         if share.nodes_here == 0 {
             // Each host looks for the program itself.
             let path = PathBuf::from(&options.program);
@@ -249,6 +261,8 @@ impl Remote<'_> {
                 arguments: options.arguments.iter().map(|argument| bytes_of(argument)).collect(),
                 variables: variables.clone(),
                 directory: bytes_of(directory.as_os_str()),
+                bind: options.bind,
+                low_latency: options.low_latency,
             };
             host.send(&ToAgent::Prepare(Box::new(errand)));
         }
