@@ -361,7 +361,9 @@ fn check_run(given: RunArguments) -> Result<RunOptions, Failure> {
     let nodes_asked = given.nodes.as_deref().map(check_nodes).transpose()?;
     let nodes = nodes_asked.unwrap_or_else(|| default_nodes(threads_per_node));
     if given.launcher.is_some() && given.hosts.is_none() {
-        return Err(Failure::new("--launcher starts programs on other machines; say which with --hosts FILE"));
+        return Err(Failure::new(
+            "--launcher starts programs on other machines; say which with --hosts FILE",
+        ));
     }
     // How many nodes the hosts have is known when they have answered.
     let nodes_max = if given.hosts.is_some() { nodes_asked.unwrap_or(MAX_NODES) } else { nodes };

@@ -108,8 +108,11 @@ struct Agent {
 
 impl Agent {
     fn greet(front: Front, (input, output): (OwnedFd, OwnedFd)) -> Result<Agent, Failure> {
-        let failed = |error: std::io::Error| Failure::new(format!("cannot serve a launcher: {}", system_words(&error)));
-        let mut channel = Channel::new(input, output, TO_AGENT_BYTES_MAX).map_err(|errno| failed(errno.into()))?;
+        let failed = |error: std::io::Error| {
+            Failure::new(format!("cannot serve a launcher: {}", system_words(&error)))
+        };
+        let mut channel =
+            Channel::new(input, output, TO_AGENT_BYTES_MAX).map_err(|errno| failed(errno.into()))?;
         let greeting = Greeting {
             version: env!("CARGO_PKG_VERSION").to_owned(),
             build: hiroba_node::BUILD.to_owned(),
@@ -161,7 +164,8 @@ impl Agent {
         let give_up = Instant::now() + FINISH_LIMIT;
         while Instant::now() < give_up && self.channel.flush().is_ok() && self.channel.receive().is_ok() {
             let interests: Vec<(BorrowedFd<'_>, PollFlags)> = self.channel.interests().collect();
-            let mut sources: Vec<PollFd<'_>> = interests.iter().map(|(fd, flags)| PollFd::new(fd, *flags)).collect();
+            let mut sources: Vec<PollFd<'_>> =
+                interests.iter().map(|(fd, flags)| PollFd::new(fd, *flags)).collect();
             let _ = poll(&mut sources, Some(&timespec(give_up.saturating_duration_since(Instant::now()))));
         }
     }
@@ -201,7 +205,8 @@ impl Agent {
     /// Sleeps until there is something to do.
     fn wait(&self) {
         let mut interests: Vec<(BorrowedFd<'_>, PollFlags)> = self.channel.interests().collect();
-        interests.extend([(self.front.signals.as_fd(), PollFlags::IN), (self.arrivals.0.as_fd(), PollFlags::IN)]);
+        interests
+            .extend([(self.front.signals.as_fd(), PollFlags::IN), (self.arrivals.0.as_fd(), PollFlags::IN)]);
         if !self.channel.is_full() {
             interests.extend(self.local.iter().map(|local| (local.descriptor(), PollFlags::IN)));
             if self.output_credit > 0 {
@@ -210,9 +215,12 @@ impl Agent {
             }
         }
         let looks = self.looks.iter().map(Looks::next);
-        let due = looks.chain(self.local.iter().filter_map(LocalNodes::next_look)).chain(self.finish_by).min();
-        let left = due.map(|due| timespec(due.saturating_duration_since(Instant::now()) + Duration::from_millis(1)));
-        let mut sources: Vec<PollFd<'_>> = interests.iter().map(|(fd, flags)| PollFd::new(fd, *flags)).collect();
+        let due =
+            looks.chain(self.local.iter().filter_map(LocalNodes::next_look)).chain(self.finish_by).min();
+        let left =
+            due.map(|due| timespec(due.saturating_duration_since(Instant::now()) + Duration::from_millis(1)));
+        let mut sources: Vec<PollFd<'_>> =
+            interests.iter().map(|(fd, flags)| PollFd::new(fd, *flags)).collect();
         let _ = poll(&mut sources, left.as_ref());
     }
 
@@ -272,7 +280,8 @@ impl Agent {
 
     fn or_refuse<T>(&mut self, result: Result<T, Failure>) -> Result<T, Stop> {
         result.map_err(|failure| {
-            let _ = self.channel.send(&FromAgent::Refused { status: failure.status, sentence: failure.sentence });
+            let _ =
+                self.channel.send(&FromAgent::Refused { status: failure.status, sentence: failure.sentence });
             Stop::Refused
         })
     }
@@ -298,7 +307,8 @@ impl Agent {
             limits::prepare_descriptors(errand.nodes, nodes_of_job, threads, &errand.job.fabric, true)?;
         hiroba_node::preflight(nodes_of_job, errand.job.fault_source, errand.job.write_tracking)
             .map_err(|error| Failure::new(error.to_string()))?;
-        let dead_after = Some(Duration::from_millis(errand.job.dead_after_ms)).filter(|silence| !silence.is_zero());
+        let dead_after =
+            Some(Duration::from_millis(errand.job.dead_after_ms)).filter(|silence| !silence.is_zero());
         self.wakefulness = Wakefulness::ask_for(errand.low_latency);
         let arguments: Vec<OsString> = errand.arguments.into_iter().map(OsString::from_vec).collect();
         let variables = errand.variables.into_iter();
@@ -401,7 +411,9 @@ impl Agent {
         let Some(looks) = self.looks.as_mut().filter(|_| self.finish_by.is_none()) else { return Ok(()) };
         let patience = if self.others_silent { 1 } else { PATIENCE_WITH_LAUNCHER };
         if looks.is_due() && looks.is_last(&mut self.silent_looks, patience) {
-            return Err(Stop::Alone("nothing has been heard of the launcher for too long (see --dead-after)"));
+            return Err(Stop::Alone(
+                "nothing has been heard of the launcher for too long (see --dead-after)",
+            ));
         }
         Ok(())
     }

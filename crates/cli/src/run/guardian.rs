@@ -57,7 +57,9 @@ pub fn run_guarded(line: Option<BorrowedFd<'_>>, job: impl FnOnce(Front) -> u8) 
     let status = watch(supervisor, &arrivals, &write_end, line);
     kill_descendants();
     let Some(status) = status else {
-        return Err(Failure::new("the connection to the launcher was lost; the nodes of this host were ended"));
+        return Err(Failure::new(
+            "the connection to the launcher was lost; the nodes of this host were ended",
+        ));
     };
     match (status.exit_status(), status.terminating_signal()) {
         (Some(status), _) => Ok(status as u8),
@@ -84,7 +86,8 @@ fn watch(
         if left.is_some_and(|left| left.is_zero()) {
             return None;
         }
-        let left = left.map(|left| Timespec { tv_sec: left.as_secs() as i64, tv_nsec: left.subsec_nanos().into() });
+        let left =
+            left.map(|left| Timespec { tv_sec: left.as_secs() as i64, tv_nsec: left.subsec_nanos().into() });
         let _ = poll(&mut sources, left.as_ref());
         if sources.get(1).is_some_and(|line| !line.revents().is_empty()) {
             line = None;

@@ -37,8 +37,9 @@ pub struct PlacedHost {
 /// Reads the file, and finds the hosts' addresses.
 pub fn read(path: &Path) -> Result<Vec<PlacedHost>, Failure> {
     let name = path.display();
-    let unreadable =
-        |words: String| Failure::new(format!("cannot read the hosts in '{name}': {words}; name another file after --hosts"));
+    let unreadable = |words: String| {
+        Failure::new(format!("cannot read the hosts in '{name}': {words}; name another file after --hosts"))
+    };
     let bytes = std::fs::metadata(path).map_err(|error| unreadable(system_words(&error)))?.len();
     if bytes > FILE_BYTES_MAX {
         return Err(unreadable(format!("expected at most {FILE_BYTES_MAX} bytes, got {bytes}")));
@@ -58,13 +59,17 @@ fn parse(text: &str) -> Result<Vec<Host>, String> {
         let wrong = |words: String| format!("line {}: {words}", number + 1);
         let host = parse_host(name, words).map_err(wrong)?;
         if hosts.iter().any(|other| other.name == host.name) {
-            return Err(wrong(format!("expected each host once, got '{name}' again; give it more slots instead")));
+            return Err(wrong(format!(
+                "expected each host once, got '{name}' again; give it more slots instead"
+            )));
         }
         hosts.push(host);
     }
     match hosts.len() {
         0 => Err("expected a line HOST [slots=N] [address=IP] for each host, got none".to_owned()),
-        many if many > usize::from(MAX_NODES) => Err(format!("expected at most {MAX_NODES} hosts, got {many}")),
+        many if many > usize::from(MAX_NODES) => {
+            Err(format!("expected at most {MAX_NODES} hosts, got {many}"))
+        }
         _ => Ok(hosts),
     }
 }
@@ -82,7 +87,9 @@ fn parse_host<'a>(name: &str, words: impl Iterator<Item = &'a str>) -> Result<Ho
             Some(("address", _)) if host.address.is_some() => return Err(twice()),
             Some(("slots", value)) => {
                 let slots = value.parse().ok().filter(|slots| (1..=MAX_NODES).contains(slots));
-                let wrong = || format!("expected a number of nodes from 1 to {MAX_NODES} after slots=, got '{value}'");
+                let wrong = || {
+                    format!("expected a number of nodes from 1 to {MAX_NODES} after slots=, got '{value}'")
+                };
                 host.slots = Some(slots.ok_or_else(wrong)?);
             }
             Some(("address", value)) => {
@@ -147,11 +154,13 @@ fn is_own_address(address: IpAddr) -> bool {
 /// A loopback address serves only where all hosts have one. This machine's can be mended: the address from which it
 /// reaches another host is one that the others reach.
 fn reach_each_other(hosts: &mut [PlacedHost]) -> Result<(), Failure> {
-    let Some(elsewhere) = hosts.iter().find(|host| !host.address.is_loopback()).map(|host| host.address) else {
+    let Some(elsewhere) = hosts.iter().find(|host| !host.address.is_loopback()).map(|host| host.address)
+    else {
         return Ok(());
     };
     for host in hosts.iter_mut().filter(|host| host.address.is_loopback()) {
-        let route = if host.is_here && host.host.address.is_none() { source_towards(elsewhere) } else { None };
+        let route =
+            if host.is_here && host.host.address.is_none() { source_towards(elsewhere) } else { None };
         host.address = route.ok_or_else(|| {
             Failure::new(format!(
                 "host '{}' has the address {}, which other hosts cannot reach; give its line address=IP",
@@ -171,7 +180,8 @@ fn reach_each_other(hosts: &mut [PlacedHost]) -> Result<(), Failure> {
 /// The address that this machine's datagrams to `there` come from. Connecting a datagram socket sends nothing.
 fn source_towards(there: IpAddr) -> Option<IpAddr> {
     const ANY_PORT: u16 = 9;
-    let any: IpAddr = if there.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { std::net::Ipv6Addr::UNSPECIFIED.into() };
+    let any: IpAddr =
+        if there.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { std::net::Ipv6Addr::UNSPECIFIED.into() };
     let socket = UdpSocket::bind((any, 0)).ok()?;
     socket.connect((there, ANY_PORT)).ok()?;
     socket.local_addr().ok().map(|address| address.ip()).filter(|address| !address.is_loopback())
@@ -181,16 +191,26 @@ fn source_towards(there: IpAddr) -> Option<IpAddr> {
 ///
 /// `cores` tells how many processors each host has; a host without slots gets an equal share of the nodes that were asked for with -n,
 /// else a node for as many cores as it has threads.
-pub fn share(hosts: &[Host], cores: &[u16], asked: Option<u16>, threads_per_node: u16) -> Result<Vec<u16>, Failure> {
+pub fn share(
+    hosts: &[Host],
+    cores: &[u16],
+    asked: Option<u16>,
+    threads_per_node: u16,
+) -> Result<Vec<u16>, Failure> {
     let given: u32 = hosts.iter().filter_map(|host| host.slots.map(u32::from)).sum();
     let open = hosts.iter().filter(|host| host.slots.is_none()).count() as u32;
     let Some(asked) = asked else {
         let by_cores = |cores: u16| (cores / threads_per_node).max(1);
-        let nodes: Vec<u16> =
-            hosts.iter().zip(cores).map(|(host, cores)| host.slots.unwrap_or_else(|| by_cores(*cores))).collect();
+        let nodes: Vec<u16> = hosts
+            .iter()
+            .zip(cores)
+            .map(|(host, cores)| host.slots.unwrap_or_else(|| by_cores(*cores)))
+            .collect();
         let total: u32 = nodes.iter().map(|nodes| u32::from(*nodes)).sum();
         if total > u32::from(MAX_NODES) {
-            return Err(Failure::new(format!("expected at most {MAX_NODES} nodes, got hosts for {total}; use -n, or fewer slots")));
+            return Err(Failure::new(format!(
+                "expected at most {MAX_NODES} nodes, got hosts for {total}; use -n, or fewer slots"
+            )));
         }
         return Ok(nodes);
     };
@@ -238,7 +258,10 @@ mod tests {
             ("", "got none"),
             ("# h1\n \n", "got none"),
             ("h1\nh1 slots=2", "line 2: expected each host once, got 'h1' again"),
-            ("h1\n\n-oProxyCommand=x", "line 3: expected HOST [slots=N] [address=IP], got '-oProxyCommand=x'"),
+            (
+                "h1\n\n-oProxyCommand=x",
+                "line 3: expected HOST [slots=N] [address=IP], got '-oProxyCommand=x'",
+            ),
             ("slots=3", "line 1: expected HOST"),
             ("h1 slots=0", "line 1: expected a number of nodes from 1 to 4096 after slots=, got '0'"),
             ("h1 slots=99999999", "got '99999999'"),
@@ -287,6 +310,9 @@ mod tests {
         assert_eq!(reach_each_other(&mut all), Ok(()));
         let mut mixed = [at("a", [127, 0, 0, 2], false), at("b", [192, 0, 2, 1], false)];
         let sentence = reach_each_other(&mut mixed).expect_err("it cannot be reached").sentence;
-        assert!(sentence.contains("host 'a' has the address 127.0.0.2, which other hosts cannot reach"), "{sentence}");
+        assert!(
+            sentence.contains("host 'a' has the address 127.0.0.2, which other hosts cannot reach"),
+            "{sentence}"
+        );
     }
 }

@@ -312,7 +312,9 @@ impl LocalNodes {
             return;
         }
         for (place, node) in self.nodes.iter_mut().enumerate() {
-            let Some(looks) = self.looks.as_ref().filter(|_| !node.ended && !node.told_silent) else { continue };
+            let Some(looks) = self.looks.as_ref().filter(|_| !node.ended && !node.told_silent) else {
+                continue;
+            };
             if node.control.is_none() || !looks.is_last(&mut node.silent_looks, 1) {
                 continue;
             }

@@ -24,8 +24,16 @@ pub const AGENT_VARIABLE: &str = "HIROBA_AGENT";
 pub const AGENT_COMMAND: &str = "agent";
 
 /// ssh never asks, and notices by itself when a host cannot be reached.
-const SSH: [&str; 8] =
-    ["ssh", "-x", "-T", "-oBatchMode=yes", "-oConnectTimeout=10", "-oServerAliveInterval=5", "-oServerAliveCountMax=3", "-oLogLevel=ERROR"];
+const SSH: [&str; 8] = [
+    "ssh",
+    "-x",
+    "-T",
+    "-oBatchMode=yes",
+    "-oConnectTimeout=10",
+    "-oServerAliveInterval=5",
+    "-oServerAliveCountMax=3",
+    "-oLogLevel=ERROR",
+];
 /// What a login shell may print before the agent's greeting, in bytes.
 const CHATTER_BYTES_MAX: usize = 64 << 10;
 /// The last words of a command that are kept to be quoted, in bytes.
@@ -131,14 +139,21 @@ pub struct RemoteHost {
 
 impl RemoteHost {
     /// Starts the command that reaches the host.
-    pub fn reach(launcher: &Launcher, host: &PlacedHost, inherited: &Inherited) -> Result<RemoteHost, Failure> {
+    pub fn reach(
+        launcher: &Launcher,
+        host: &PlacedHost,
+        inherited: &Inherited,
+    ) -> Result<RemoteHost, Failure> {
         let name = host.host.name.clone();
         let lacking = |errno: rustix::io::Errno| no_descriptor(&errno.into());
         let (ours, theirs) =
             rustix::net::socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)
                 .map_err(lacking)?;
         let mut command = launcher.command(&name)?;
-        command.stdin(theirs.try_clone().map_err(|error| no_descriptor(&error))?).stdout(theirs).stderr(Stdio::piped());
+        command
+            .stdin(theirs.try_clone().map_err(|error| no_descriptor(&error))?)
+            .stdout(theirs)
+            .stderr(Stdio::piped());
         let inherited = *inherited;
         let prepare = move || {
             rustix::process::set_parent_process_death_signal(Some(Signal::KILL))?;
@@ -246,7 +261,8 @@ impl RemoteHost {
                 break;
             }
         }
-        let end = self.exit.and_then(End::from_wait).map_or("closed the connection".to_owned(), End::describe);
+        let end =
+            self.exit.and_then(End::from_wait).map_or("closed the connection".to_owned(), End::describe);
         let words = String::from_utf8_lossy(&self.words);
         let last = words.lines().map(str::trim).rfind(|line| !line.is_empty());
         let quoted = last.map(|line| format!(" ('{}')", line.strip_prefix("hiroba: ").unwrap_or(line)));
@@ -290,7 +306,9 @@ impl RemoteHost {
     fn take_answer(&mut self, message: FromAgent) -> Result<(), Failure> {
         let (name, nodes) = (&self.name, self.nodes);
         match message {
-            FromAgent::Bound { addresses } if addresses.len() == nodes => self.answers.addresses = Some(addresses),
+            FromAgent::Bound { addresses } if addresses.len() == nodes => {
+                self.answers.addresses = Some(addresses)
+            }
             FromAgent::Ready { pids } if pids.len() == nodes => self.answers.pids = Some(pids),
             FromAgent::Refused { status, sentence } => {
                 return Err(Failure { status, sentence: format!("host {name}: {sentence}") });
@@ -311,7 +329,9 @@ impl RemoteHost {
         Failure::new(if greeted {
             format!("host {name} was lost before the job began: {last_words}")
         } else {
-            format!("host {name} cannot be reached, or has no hiroba there (its path: ${AGENT_VARIABLE}): {last_words}")
+            format!(
+                "host {name} cannot be reached, or has no hiroba there (its path: ${AGENT_VARIABLE}): {last_words}"
+            )
         })
     }
 
@@ -374,12 +394,16 @@ mod tests {
 
     #[test]
     fn other_versions_and_builds_are_named() {
-        let greeting = |version: &str, build: &str| Greeting { version: version.into(), build: build.into(), cores: 1 };
+        let greeting =
+            |version: &str, build: &str| Greeting { version: version.into(), build: build.into(), cores: 1 };
         let sentence =
             |greeting: &Greeting| check_greeting("h1", greeting).map_err(|failure| failure.sentence);
         let ours = env!("CARGO_PKG_VERSION");
         assert_eq!(sentence(&greeting(ours, hiroba_node::BUILD)), Ok(()));
-        assert!(sentence(&greeting("0.0.1", hiroba_node::BUILD)).is_err_and(|it| it.contains("runs Hiroba 0.0.1")));
+        assert!(
+            sentence(&greeting("0.0.1", hiroba_node::BUILD))
+                .is_err_and(|it| it.contains("runs Hiroba 0.0.1"))
+        );
         assert!(sentence(&greeting(ours, "ff")).is_err_and(|it| it.contains("another build")));
     }
 }

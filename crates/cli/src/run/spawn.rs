@@ -5,9 +5,9 @@
 
 use std::ffi::{CString, OsStr, OsString};
 use std::io;
+use std::net::SocketAddr;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::os::unix::ffi::OsStrExt;
-use std::net::SocketAddr;
 use std::path::Path;
 use std::time::Duration;
 
@@ -171,7 +171,8 @@ fn fork_all(common: &Common, endpoints: &Endpoints) -> Result<Vec<Spawned>, Fail
             -1 => return Err(too_many_processes(&io::Error::last_os_error())),
             0 => {
                 let kept = endpoints.inherited_by(place).chain([node_control.as_fd()]).collect();
-                Child { node, place, common, kept, output: node_output.as_ref(), environment: &environment }.run()
+                Child { node, place, common, kept, output: node_output.as_ref(), environment: &environment }
+                    .run()
             }
             pid => {
                 let pid = Pid::from_raw(pid).expect("fork returns a positive pid");

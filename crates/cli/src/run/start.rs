@@ -65,7 +65,10 @@ pub fn start(plan: &Plan, front: Front) -> Result<Started, Stop> {
     let options = &remote.reach(plan)?;
     let share = Share::of(plan, options, &remote)?;
     if plan.hosts.len() > 1 && options.fabric == "shm" {
-        return Err(Failure::new("the fabric shm joins processes of one machine alone; use --fabric udp or tcp with --hosts").into());
+        return Err(Failure::new(
+            "the fabric shm joins processes of one machine alone; use --fabric udp or tcp with --hosts",
+        )
+        .into());
     }
     check_debugged(plan, &share)?;
     let ground = Ground::prepare(plan, options, &share)?;
@@ -119,7 +122,12 @@ impl Share {
     fn of(plan: &Plan, options: &RunOptions, remote: &Remote) -> Result<Share, Failure> {
         let address = IpAddr::V4(Ipv4Addr::LOCALHOST);
         if plan.hosts.is_empty() {
-            return Ok(Share { nodes: vec![options.nodes], first_here: 0, nodes_here: options.nodes, address });
+            return Ok(Share {
+                nodes: vec![options.nodes],
+                first_here: 0,
+                nodes_here: options.nodes,
+                address,
+            });
         }
         let nodes = remote.share(plan)?;
         let here = plan.hosts.iter().position(|host| host.is_here);
@@ -148,7 +156,8 @@ fn check_debugged(plan: &Plan, share: &Share) -> Result<(), Failure> {
     if here.contains(&debugger.node.index()) {
         return Ok(());
     }
-    let hint = if here.is_empty() { "none".to_owned() } else { format!("{} to {}", here.start, here.end - 1) };
+    let hint =
+        if here.is_empty() { "none".to_owned() } else { format!("{} to {}", here.start, here.end - 1) };
     Err(Failure::new(format!(
         "expected a node of this machine after --debug ({hint}), got {}; the debugger needs this terminal",
         debugger.node
@@ -239,7 +248,9 @@ impl Remote<'_> {
         let of_hosts = plan.hosts.iter().map(|host| host.is_here);
         let in_order = of_hosts.chain(plan.hosts.is_empty().then_some(true));
         in_order
-            .flat_map(|is_here| if is_here { endpoints.addresses() } else { others.next().map_or(&[][..], Vec::as_slice) })
+            .flat_map(|is_here| {
+                if is_here { endpoints.addresses() } else { others.next().map_or(&[][..], Vec::as_slice) }
+            })
             .copied()
             .collect()
     }
@@ -295,7 +306,8 @@ impl Remote<'_> {
             interests.extend(host.channel.iter().flat_map(|channel| channel.interests()));
             interests.extend(host.errors().map(|errors| (errors, PollFlags::IN)));
         }
-        let mut sources: Vec<PollFd<'_>> = interests.iter().map(|(fd, flags)| PollFd::new(fd, *flags)).collect();
+        let mut sources: Vec<PollFd<'_>> =
+            interests.iter().map(|(fd, flags)| PollFd::new(fd, *flags)).collect();
         let limit = Timespec { tv_sec: limit.as_secs() as i64, tv_nsec: limit.subsec_nanos().into() };
         let _ = poll(&mut sources, Some(&limit));
     }
@@ -319,7 +331,10 @@ impl Remote<'_> {
         match wish.filter(|signal| !self.front.inherited.ignores(*signal)) {
             Some(signal) => Err(Stop::Failed(Failure {
                 status: killed_status(signal),
-                sentence: format!("{} came before the job had begun; no program was started", signals::describe(signal)),
+                sentence: format!(
+                    "{} came before the job had begun; no program was started",
+                    signals::describe(signal)
+                ),
             })),
             None => Ok(()),
         }
@@ -336,5 +351,7 @@ fn passed_variables(options: &RunOptions) -> Vec<(Vec<u8>, Vec<u8>)> {
         PASSED_PREFIXES.iter().any(|prefix| name.as_bytes().starts_with(prefix)) && name != AGENT_VARIABLE
     };
     let own = std::env::vars_os().filter(|(name, _)| passes(name));
-    own.chain(options.variables.iter().cloned()).map(|(name, value)| (bytes_of(&name), bytes_of(&value))).collect()
+    own.chain(options.variables.iter().cloned())
+        .map(|(name, value)| (bytes_of(&name), bytes_of(&value)))
+        .collect()
 }

@@ -19,7 +19,8 @@ const FINISH_LIMIT: Duration = Duration::from_secs(5);
 impl Supervisor {
     /// Knows all nodes by their numbers, those of this machine from `first` on.
     pub(super) fn number_nodes(&mut self, first: usize) {
-        let node = |pid, host| Node { pid, host, phase: Phase::Launched, end: None, ended_by_launcher: false };
+        let node =
+            |pid, host| Node { pid, host, phase: Phase::Launched, end: None, ended_by_launcher: false };
         let mut numbered: Vec<(usize, Node)> =
             self.local.pids().enumerate().map(|(place, pid)| (first + place, node(pid, None))).collect();
         for (place, host) in self.hosts.iter().enumerate() {
@@ -133,7 +134,10 @@ impl Supervisor {
             }
             FromAgent::Node { .. } | FromAgent::Bound { .. } | FromAgent::Ready { .. } => {
                 let name = host.name.clone();
-                self.lose_host(place, &format!("the agent of host {name} speaks of what is not its business"));
+                self.lose_host(
+                    place,
+                    &format!("the agent of host {name} speaks of what is not its business"),
+                );
                 Ok(())
             }
         }
@@ -180,9 +184,10 @@ impl Supervisor {
             // That a connection is gone is noticed where it is read.
             let _ = host.channel.as_mut().map(|channel| channel.flush());
         }
-        let overdue = self.ending.as_ref().is_some_and(|ending| {
-            ending.killed && Instant::now() >= ending.kill_at + AGENT_GRACE
-        });
+        let overdue = self
+            .ending
+            .as_ref()
+            .is_some_and(|ending| ending.killed && Instant::now() >= ending.kill_at + AGENT_GRACE);
         for place in 0..self.hosts.len() {
             if overdue && self.finish_by.is_none() && self.hosts[place].channel.is_some() {
                 self.lose_host(place, "");

@@ -315,7 +315,11 @@ impl Supervisor {
     fn wait(&self) -> Result<(), Stop> {
         let due = [self.ending.as_ref().filter(|ending| !ending.killed).map(|ending| ending.kill_at)]
             .into_iter()
-            .chain([self.end_later.as_ref().map(|later| later.0), self.local.next_look(), self.next_look_after_hosts()])
+            .chain([
+                self.end_later.as_ref().map(|later| later.0),
+                self.local.next_look(),
+                self.next_look_after_hosts(),
+            ])
             .flatten()
             .min();
         let left = due.map(|due| due.saturating_duration_since(Instant::now()) + Duration::from_millis(1));
@@ -438,7 +442,9 @@ impl Supervisor {
 
     fn do_what_is_due(&mut self) {
         let now = Instant::now();
-        if let Some((_, why, forced_status)) = self.end_later.take_if(|later| later.0 <= now && self.alive > 0) {
+        if let Some((_, why, forced_status)) =
+            self.end_later.take_if(|later| later.0 <= now && self.alive > 0)
+        {
             self.end_job(&format!("{why}; ending the job"), forced_status);
         }
         let Some(ending) = &mut self.ending else { return };

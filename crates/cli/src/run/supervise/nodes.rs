@@ -43,7 +43,9 @@ impl Supervisor {
                 NodeEvent::Silent { stopped } => self.handle_silence(number, stopped),
                 NodeEvent::Exited { status } => ended.extend(self.note_end(number, End::Exited(status))),
                 NodeEvent::Killed { signal } => ended.extend(self.note_end(number, End::Killed(signal))),
-                NodeEvent::Output { to_error, bytes } => self.labeller.take(Sink::of(to_error), number, &bytes),
+                NodeEvent::Output { to_error, bytes } => {
+                    self.labeller.take(Sink::of(to_error), number, &bytes)
+                }
                 NodeEvent::OutputEnded { to_error } => self.labeller.end(Sink::of(to_error), number),
             }
         }
