@@ -54,8 +54,13 @@ fn a_program_runs_on_three_hosts_over_every_network() {
     let (_directory, program) = compiled("meet.c");
     let hosts = Hosts::new();
     for fabric in ["udp", "tcp"] {
-        let called = finish(start(hosts.run(&["-n", "4", "--fabric", fabric, "--"]).arg(&program).arg("0.2")));
-        assert_eq!((called.status, called.stdout.as_str(), called.stderr.as_str()), (0, "met\n", ""), "{fabric}");
+        let called =
+            finish(start(hosts.run(&["-n", "4", "--fabric", fabric, "--"]).arg(&program).arg("0.2")));
+        assert_eq!(
+            (called.status, called.stdout.as_str(), called.stderr.as_str()),
+            (0, "met\n", ""),
+            "{fabric}"
+        );
     }
 }
 
@@ -71,7 +76,11 @@ fn nodes_are_numbered_host_by_host_and_their_output_comes_whole() {
         lines.sort_unstable();
         lines.join("\n")
     };
-    assert_eq!(sorted(&called.stdout), "[0] 0 of 5\n[1] 1 of 5\n[2] 2 of 5\n[3] 3 of 5\n[4] 4 of 5", "{called:?}");
+    assert_eq!(
+        sorted(&called.stdout),
+        "[0] 0 of 5\n[1] 1 of 5\n[2] 2 of 5\n[3] 3 of 5\n[4] 4 of 5",
+        "{called:?}"
+    );
     let places: Vec<String> = (0..5).map(|node| format!("[{node}] 1 2 3 in /")).collect();
     assert_eq!((sorted(&called.stderr), called.status), (places.join("\n"), 2), "{called:?}");
     // Much output, and without labels byte by byte.
@@ -83,11 +92,15 @@ fn nodes_are_numbered_host_by_host_and_their_output_comes_whole() {
 fn mistakes_are_said_before_any_program_starts() {
     let hosts = Hosts::new();
     let says = |flags: &[&str], status, phrase: &str| hosts.call(flags).says(status, phrase);
-    says(&["-n", "4", "--", "./no-such-program"], 127, "host h1: program './no-such-program' was not found");
+    says(&["-n", "4", "--", "./no-such-program"], 127, ": program './no-such-program' was not found");
     says(&["-n", "4", "--", "/etc/passwd"], 126, "cannot be executed");
     says(&["-n", "3", "--", "true"], 125, "need at least 4 nodes, but -n asks for 3");
     says(&["-n", "4", "--fabric", "shm", "--", "true"], 125, "use --fabric udp or tcp with --hosts");
-    says(&["-n", "4", "--debug", "0", "--", "true"], 125, "expected a node of this machine after --debug (none), got 0");
+    says(
+        &["-n", "4", "--debug", "0", "--", "true"],
+        125,
+        "expected a node of this machine after --debug (none), got 0",
+    );
     fs::write(hosts.file(), "h1\nh2 slots=x\n").expect("it is ours");
     says(&["--", "true"], 125, "line 2: expected a number of nodes from 1 to 4096 after slots=, got 'x'");
     fs::write(hosts.file(), "h1 address=203.0.113.77\n").expect("it is ours");
@@ -115,13 +128,15 @@ fn hosts_that_refuse_or_are_another_version_are_named() {
     with(&refuses).says(125, "exited with status 255 ('connect to h");
     let silent = hosts.script("silent", "exit 0");
     with(&silent).says(125, "cannot be reached, or has no hiroba there");
-    let version = hosts.script("version", "echo Welcome; echo hiroba-agent 0.0.1 0123456789abcdef 4; cat >/dev/null");
+    let version =
+        hosts.script("version", "echo Welcome; echo hiroba-agent 0.0.1 0123456789abcdef 4; cat >/dev/null");
     with(&version).says(125, "runs Hiroba 0.0.1, this is");
     let line = format!("echo hiroba-agent {} 0123456789abcdef 4; cat >/dev/null", env!("CARGO_PKG_VERSION"));
     let build = hosts.script("build", &line);
     with(&build).says(125, "runs another build of Hiroba");
     let build = format!("{} {}", env!("CARGO_PKG_VERSION"), hiroba_node::BUILD);
-    let nonsense = hosts.script("nonsense", &format!("echo hiroba-agent {build} 4; echo nonsense; cat >/dev/null"));
+    let nonsense =
+        hosts.script("nonsense", &format!("echo hiroba-agent {build} 4; echo nonsense; cat >/dev/null"));
     with(&nonsense).says(125, "expected length of a frame");
 }
 
@@ -142,21 +157,23 @@ fn processes(mark: &str, what: &str) -> Vec<i32> {
 #[test]
 fn whichever_process_dies_or_stops_nothing_is_left() {
     let hosts = Hosts::new();
-    for (what, which, signal) in [
-        ("hiroba agent", 0, libc::SIGKILL),
-        ("hiroba agent", 1, libc::SIGKILL),
-        ("hiroba agent", 1, libc::SIGSTOP),
-        ("hiroba agent", 0, libc::SIGTERM),
-        ("program 600", 3, libc::SIGKILL),
-        ("program 600", 3, libc::SIGSTOP),
+    for (what, signal) in [
+        ("agent's front", libc::SIGKILL),
+        ("agent's front", libc::SIGTERM),
+        ("agent's supervisor", libc::SIGKILL),
+        ("agent's supervisor", libc::SIGSTOP),
+        ("program", libc::SIGKILL),
+        ("program", libc::SIGSTOP),
     ] {
-        let (child, mark, _directory) = running(&hosts, &format!("hosts-{signal}-{which}"));
-        let found: Vec<i32> = marked(&mark)
-            .into_iter()
-            .filter(|(_, line)| line.contains(what) && !line.contains("hiroba run"))
-            .map(|(pid, _)| pid)
-            .collect();
-        send_to(found[which], signal);
+        let (child, mark, _directory) = running(&hosts, &format!("hosts-{signal}-{}", what.len()));
+        let agents = processes(&mark, "hiroba agent");
+        let is_agent = |pid: &i32| agents.contains(pid);
+        let victim = match what {
+            "agent's front" => agents.iter().copied().find(|pid| !is_agent(&parent_of(*pid))),
+            "agent's supervisor" => agents.iter().copied().find(|pid| is_agent(&parent_of(*pid))),
+            _ => processes(&mark, "program 600").into_iter().find(|pid| is_agent(&parent_of(*pid))),
+        };
+        send_to(victim.expect("the job runs"), signal);
         let called = finish(child);
         let named = called.stderr.contains("host h") && called.stderr.contains("ending the job");
         let status = if what.starts_with("program") && signal == libc::SIGKILL { 137 } else { 125 };
@@ -171,8 +188,14 @@ fn whichever_process_dies_or_stops_nothing_is_left() {
     }
     let (child, mark, _directory) = running(&hosts, "hosts-interrupted");
     support::send(&child, libc::SIGTERM);
-    finish(child).status.eq(&143).then_some(()).expect("128 + SIGTERM");
+    assert_eq!(finish(child).status, 128 + libc::SIGTERM);
     assert_eq!(processes_marked(&mark), 0);
+}
+
+fn parent_of(pid: i32) -> i32 {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    let behind_name = stat.rsplit(')').next().unwrap_or_default();
+    behind_name.split_whitespace().nth(1).and_then(|parent| parent.parse().ok()).unwrap_or(0)
 }
 
 /// Network namespaces as hosts, joined by a bridge; gone when dropped.
@@ -251,19 +274,33 @@ fn a_host_that_is_cut_off_ends_the_job_everywhere() {
     let (directory, program) = compiled("meet.c");
     let file = network.file(directory.path());
     let run = |fabric: &str, seconds: &str, mark: &str| {
-        let mut command = hiroba(&["run", "--fabric", fabric, "--dead-after", "2", "--launcher", "ip netns exec", "--hosts"]);
+        let mut command = hiroba(&[
+            "run",
+            "--fabric",
+            fabric,
+            "--dead-after",
+            "2",
+            "--launcher",
+            "ip netns exec",
+            "--hosts",
+        ]);
         command.arg(&file).arg("--").arg(&program).arg(seconds).env("HIROBA_TEST_MARK", mark);
         start(&mut command)
     };
     for fabric in ["udp", "tcp"] {
         let called = finish(run(fabric, "0.2", "whole"));
-        assert_eq!((called.status, called.stdout.as_str(), called.stderr.as_str()), (0, "met\n", ""), "{fabric}");
+        assert_eq!(
+            (called.status, called.stdout.as_str(), called.stderr.as_str()),
+            (0, "met\n", ""),
+            "{fabric}"
+        );
         let mark = mark(&format!("cut-{fabric}"));
         let mut child = run(fabric, "600", &mark);
         assert_eq!(first_line(&mut child), "met");
         assert!(ip(&format!("link set {} down", network.device(2))));
         let called = finish(child);
-        let named = called.stderr.contains("on host") && called.stderr.contains("the network between them is cut");
+        let named =
+            called.stderr.contains("on host") && called.stderr.contains("the network between them is cut");
         assert!(called.status == 125 && named, "{fabric}: {called:?}");
         eventually("all processes are gone", || processes_marked(&mark) == 0);
         assert!(ip(&format!("link set {} up", network.device(2))));

@@ -5,7 +5,9 @@ mod support;
 use std::process::Child;
 use std::time::Duration;
 
-use support::{compiled, eventually, finish, first_line, hiroba, mark, marked, processes_marked, send, send_to, start};
+use support::{
+    compiled, eventually, finish, first_line, hiroba, mark, marked, processes_marked, send, send_to, start,
+};
 
 /// A job of two nodes that has begun, and the mark of its processes.
 fn job(test: &str, flags: &[&str], seconds: &str) -> (Child, String, tempfile::TempDir) {
@@ -52,8 +54,11 @@ fn without_a_limit_silence_is_borne() {
 #[test]
 fn a_launcher_that_was_stopped_takes_nobody_for_dead() {
     let (child, mark, _directory) = job("stopped-launcher", &["--dead-after", "3"], "9");
-    let launchers: Vec<i32> =
-        marked(&mark).into_iter().filter(|(_, line)| line.contains("hiroba run")).map(|(pid, _)| pid).collect();
+    let launchers: Vec<i32> = marked(&mark)
+        .into_iter()
+        .filter(|(_, line)| line.contains("hiroba run"))
+        .map(|(pid, _)| pid)
+        .collect();
     assert_eq!(launchers.len(), 2, "front and supervisor");
     launchers.iter().for_each(|pid| send_to(*pid, libc::SIGSTOP));
     std::thread::sleep(Duration::from_secs(5));

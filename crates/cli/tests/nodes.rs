@@ -216,6 +216,7 @@ fn fatal_sentences_are_passed_on_once() {
 #[test]
 fn another_version_and_garbage_are_refused() {
     nodes("2", "join-old,sleep=60000").says(125, "was built with Hiroba 0.0.1");
+    nodes("2", "join-other-build,sleep=60000").says(125, "was built with build 0123456789abcdef of Hiroba");
     nodes("2", "join,sleep=60000;garbage,sleep=60000").says(125, "node 1 sent 3 bytes");
 }
 
