@@ -301,7 +301,7 @@ mod tests {
 
     #[test]
     fn a_loopback_address_serves_only_among_its_like() {
-        let at = |name: &str, address: [u8; 4], is_here| {
+        let at = |name: &str, address: [u8; 4], is_here: bool| {
             let mut host = host(name, None);
             host.address = (!is_here).then_some(address.into());
             PlacedHost { host, address: address.into(), is_here }

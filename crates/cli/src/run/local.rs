@@ -229,8 +229,9 @@ impl LocalNodes {
             let received = match rustix::net::recvmsg(control, &mut slices, &mut ancillary, flags) {
                 Ok(received) if received.bytes > 0 => received,
                 Err(rustix::io::Errno::AGAIN) => return happenings.push(Happening::Drained(number)),
-                Err(rustix::io::Errno::INTR) => continue,
-                // The other side is gone (perhaps with messages of ours unread); its process's end says the rest.
+                // The other side has gone with messages of ours unread (a ping, say). That is told once, before its own last words.
+                Err(rustix::io::Errno::INTR | rustix::io::Errno::CONNRESET) => continue,
+                // The other side is gone; its process's end says the rest.
                 Ok(_) | Err(_) => {
                     self.nodes[place].control = None;
                     return;
