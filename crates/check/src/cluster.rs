@@ -19,6 +19,11 @@ use crate::mutant::{Faithful, Mutation};
 use crate::network::{DirectNetwork, LossyNetwork, Network, Parcel, ShuffledNetwork};
 use crate::program::{Address, GRANULE_BYTES, Instruction, Program, REGISTERS, Register, Width};
 
+mod one_sided;
+
+pub use self::one_sided::hlrc;
+use self::one_sided::{Board, Meddling};
+
 /// Why a run did not end well. All but a misuse and a fatal mismatch are faults of the engine.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum Failure {
@@ -86,6 +91,8 @@ pub struct Options {
     pub network: NetworkChoice,
     /// How the nodes find out what their programs write.
     pub tracking: WriteTracking,
+    /// Nodes may read each other's frames, so others go on between any two effects of a node. The engines must be made to.
+    pub one_sided: bool,
 }
 
 /// What carries the messages.
@@ -104,7 +111,7 @@ impl Options {
     pub fn seeded(seed: u64, tracking: WriteTracking) -> Options {
         let mutation = Box::new(Faithful);
         let network = NetworkChoice::Shuffled;
-        Options { seed, record: true, steps_max: 200_000, mutation, network, tracking }
+        Options { seed, record: true, steps_max: 200_000, mutation, network, tracking, one_sided: false }
     }
 }
 
@@ -171,6 +178,7 @@ struct Node<E> {
     /// then, and the host must keep back what came behind them: here.
     ahead: FxHashSet<NodeId>,
     kept_back: Vec<(NodeId, u64)>,
+    board: Board,
 }
 
 impl<E> Node<E> {
@@ -206,6 +214,7 @@ pub struct Cluster<E> {
     thread_bias: u32,
     /// How often in 16 a thread goes on between two effects of its node.
     bustle: u32,
+    meddling: Meddling,
     exploring: bool,
     turn: u32,
     record: bool,
@@ -244,6 +253,7 @@ impl<E: Engine> Cluster<E> {
                     collectives: 0,
                     ahead: FxHashSet::default(),
                     kept_back: Vec::new(),
+                    board: Board::default(),
                 }
             })
             .collect();
@@ -270,6 +280,8 @@ impl<E: Engine> Cluster<E> {
         let thread_bias = [2, 8, 14][random.random_range(0..3)];
         let bustle = [0, 4, 12][random.random_range(0..3)];
         let paces = threads.iter().map(|_| [1, 8, 64][random.random_range(0..3)]).collect();
+        let exploring = options.network != NetworkChoice::Direct;
+        let meddling = Meddling::new(options.one_sided && exploring, &mut random);
         Cluster {
             limits,
             nodes,
@@ -281,7 +293,8 @@ impl<E: Engine> Cluster<E> {
             paces,
             thread_bias,
             bustle,
-            exploring: options.network != NetworkChoice::Direct,
+            meddling,
+            exploring,
             turn: 0,
             record: options.record,
             locks: FxHashMap::default(),
@@ -332,7 +345,22 @@ impl<E: Engine> Cluster<E> {
 
     /// One instruction or one message; false when everything has ended.
     pub fn step(&mut self) -> Result<bool, Failure> {
+        if self.advance()? {
+            return Ok(true);
+        }
+        if self.threads.iter().all(|thread| thread.state == State::Finished) {
+            return Ok(false);
+        }
+        Err(Failure::Deadlock(self.describe_waits()))
+    }
+
+    /// False when nobody can do anything now.
+    fn advance(&mut self) -> Result<bool, Failure> {
         self.steps += 1;
+        if let Some(parcel) = self.kept_parcel() {
+            self.deliver(parcel)?;
+            return Ok(true);
+        }
         let thread = self.draw_thread();
         let network_first = !self.network.is_empty()
             && (thread.is_none()
@@ -340,18 +368,21 @@ impl<E: Engine> Cluster<E> {
                 || !self.exploring && self.steps.is_multiple_of(2));
         if network_first && let Some(parcel) = self.network.deliver(&mut self.random) {
             self.deliveries += 1;
-            self.deliver(parcel)?;
+            if !self.keep_parcel(&parcel) {
+                self.deliver(parcel)?;
+            }
             return Ok(true);
         }
-        match thread {
-            Some(thread) => self.execute(thread)?,
-            None if self.threads.iter().all(|thread| thread.state == State::Finished) => return Ok(false),
-            None => return Err(Failure::Deadlock(self.describe_waits())),
+        if let Some(thread) = thread {
+            self.execute(thread)?;
         }
-        Ok(true)
+        Ok(thread.is_some())
     }
 
     fn is_runnable(&self, thread: &Thread) -> bool {
+        if self.nodes[thread.node.index()].board.occupied {
+            return false;
+        }
         let waits = |from: NodeId, tag: u16| {
             self.nodes[thread.node.index()].mailbox.get(&(from, tag)).is_none_or(|tokens| tokens.is_empty())
         };
@@ -473,6 +504,7 @@ impl<E: Engine> Cluster<E> {
             for effect in self.mutation.on_effect(id, effect) {
                 self.carry_out(id, effect)?;
                 self.bustle(id);
+                self.others_go_on(id)?;
             }
         }
         Ok(())
@@ -543,6 +575,16 @@ impl<E: Engine> Cluster<E> {
                     let dirty = self.mutation.on_merged(dirty);
                     node.engine.handle_done(Done::Merged { page, dirty });
                 }
+            }
+            Effect::Read { pages, page_bytes, home, needed, merge, prefetched: _ } => {
+                let outcome = self.read(id, pages, page_bytes as usize, home, &needed, merge)?;
+                self.nodes[id.index()].engine.handle_done(Done::Read { pages, outcome });
+            }
+            Effect::Publish { writer, seq } => node.board.publish(writer, seq),
+            Effect::TakeAnnouncements => {
+                let pages = node.board.take_announced();
+                let pages = self.mutation.on_announced(id, pages);
+                self.nodes[id.index()].engine.handle_done(Done::Announced { pages });
             }
             Effect::Patch { page, offset, value } => {
                 memory.patch(page, offset, value, self.mutation.on_patch());

@@ -190,7 +190,8 @@ impl SimulatedMemory {
         self.twins.len()
     }
 
-    fn page(&self, page: PageId, page_bytes: usize) -> &[u8] {
+    /// The bytes of a page; zeros when it was never written.
+    pub fn page(&self, page: PageId, page_bytes: usize) -> &[u8] {
         &self.bytes[bytes_of(page, page_bytes)]
     }
 

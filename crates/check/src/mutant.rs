@@ -4,7 +4,7 @@
 use hiroba_base::{Access, NodeId, PageId, PageRange, PageSet, VectorTimestamp, VersionVector};
 use hiroba_protocol::{Effect, NewContent, WriteTracking};
 use hiroba_wire::{AtomicOperation, Knowledge, Limits, Message, PageDiff};
-use rustc_hash::FxHashMap;
+use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::memory::{Merge, TwinAfter};
 use crate::program::GRANULE_BYTES;
@@ -59,6 +59,16 @@ pub trait Mutation {
         true
     }
 
+    /// A home takes announcements: which ones it hears of now.
+    fn on_announced(&mut self, _home: NodeId, pages: Vec<PageId>) -> Vec<PageId> {
+        pages
+    }
+
+    /// A node reads pages from their home's frames: how it goes about it.
+    fn on_read(&mut self) -> Reading {
+        Reading::default()
+    }
+
     /// A home sends a page's content.
     fn on_content(&mut self, _page: PageId, content: Option<&[u8]>) -> Option<Vec<u8>> {
         content.map(<[u8]>::to_vec)
@@ -79,6 +89,17 @@ pub trait Mutation {
     ) -> Vec<(Vec<u8>, bool)> {
         vec![(bytes, false)]
     }
+}
+
+/// Which of its duties a node neglects when it reads from another's frames.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Reading {
+    /// It does not look at what the home has published.
+    pub looks_away: bool,
+    /// It announces the page only after it has copied it.
+    pub announces_late: bool,
+    /// It does not announce the page at all.
+    pub announces_never: bool,
 }
 
 /// No bug.
@@ -158,11 +179,27 @@ pub enum Mutant {
     TeamOneShort,
     /// Of a long page only the first granule comes in.
     TruncateInstall,
+    /// One-sided readers do not look at what the home has published.
+    LookAway,
+    /// One-sided readers announce a page when they have copied it.
+    AnnounceLate,
+    /// One-sided readers announce nothing.
+    AnnounceNever,
+    /// One-sided readers forget that diffs of their own may not have reached the home.
+    OvertakeOwnDiffs,
+    /// A home hears of an announcement one interval late.
+    TakeLate,
+    /// A home does not hear of a page's second announcement.
+    TakeOnce,
+    /// A home publishes an interval before it applies the diffs.
+    PublishEarly,
+    /// A home publishes one interval more than it has applied.
+    PublishTooMuch,
 }
 
 impl Mutant {
     /// All of them.
-    pub const ALL: [Mutant; 34] = [
+    pub const ALL: [Mutant; 42] = [
         Mutant::DropNoticeOfGrant,
         Mutant::DropNoticeOfBarrier,
         Mutant::DepartureAheadOfNotices,
@@ -197,7 +234,30 @@ impl Mutant {
         Mutant::TwinStays,
         Mutant::TeamOneShort,
         Mutant::TruncateInstall,
+        Mutant::LookAway,
+        Mutant::AnnounceLate,
+        Mutant::AnnounceNever,
+        Mutant::OvertakeOwnDiffs,
+        Mutant::TakeLate,
+        Mutant::TakeOnce,
+        Mutant::PublishEarly,
+        Mutant::PublishTooMuch,
     ];
+
+    /// Whether the bug is one of one-sided reading.
+    pub fn is_one_sided(self) -> bool {
+        matches!(
+            self,
+            Mutant::LookAway
+                | Mutant::AnnounceLate
+                | Mutant::AnnounceNever
+                | Mutant::OvertakeOwnDiffs
+                | Mutant::TakeLate
+                | Mutant::TakeOnce
+                | Mutant::PublishEarly
+                | Mutant::PublishTooMuch
+        )
+    }
 
     /// Whether the bug can be planted where writes are tracked so.
     pub fn concerns(self, tracking: WriteTracking) -> bool {
@@ -223,6 +283,9 @@ impl Mutant {
             contents: FxHashMap::default(),
             access: FxHashMap::default(),
             requested: FxHashMap::default(),
+            announced: FxHashMap::default(),
+            announced_once: FxHashSet::default(),
+            unapplied: FxHashMap::default(),
         })
     }
 }
@@ -235,6 +298,12 @@ struct Planted {
     access: FxHashMap<(NodeId, PageId), Access>,
     /// What each node asked for last.
     requested: FxHashMap<(NodeId, PageId), VersionVector>,
+    /// Announcements that a home will hear of next time.
+    announced: FxHashMap<NodeId, Vec<PageId>>,
+    /// Those that it has heard of before.
+    announced_once: FxHashSet<(NodeId, PageId)>,
+    /// Diffs that a home has yet to apply.
+    unapplied: FxHashMap<NodeId, Vec<Effect>>,
 }
 
 fn claim_one_more(timestamp: &mut VectorTimestamp, node: NodeId) {
@@ -270,6 +339,19 @@ fn joined(frame: &[u8], twin: &[u8]) -> Vec<u8> {
 }
 
 impl Planted {
+    /// Holds applications back until something else is done.
+    fn publish_early(&mut self, node: NodeId, effect: Effect) -> Vec<Effect> {
+        let unapplied = self.unapplied.entry(node).or_default();
+        match effect {
+            Effect::Apply { .. } => {
+                unapplied.push(effect);
+                Vec::new()
+            }
+            Effect::Publish { .. } => std::iter::once(effect).chain(unapplied.drain(..)).collect(),
+            _ => unapplied.drain(..).chain([effect]).collect(),
+        }
+    }
+
     fn alter(&mut self, from: NodeId, to: NodeId, message: &Message<'_>, limits: &Limits) -> Option<Vec<u8>> {
         let altered = match (self.mutant, message) {
             (Mutant::DropNoticeOfGrant, Message::LockGrant { lock, knowledge }) => {
@@ -298,12 +380,12 @@ impl Planted {
                 others.for_each(|node| claim_one_more(&mut timestamp, node));
                 Message::LockRequest { lock: *lock, timestamp }
             }
-            (Mutant::DropRuns, Message::Diffs { seq, diffs }) => {
+            (Mutant::DropRuns, Message::Diffs { seq, last, diffs }) => {
                 let mut diffs = diffs.clone();
-                if let Some(last) = diffs.last_mut() {
-                    *last = PageDiff { page: last.page, runs: &[] };
+                if let Some(diff) = diffs.last_mut() {
+                    *diff = PageDiff { page: diff.page, runs: &[] };
                 }
-                return Some(Message::Diffs { seq: *seq, diffs }.encode());
+                return Some(Message::Diffs { seq: *seq, last: *last, diffs }.encode());
             }
             (Mutant::IgnoreNeeded, Message::PageRequest { page, needed }) => {
                 self.requested.insert((from, *page), needed.clone());
@@ -363,7 +445,38 @@ impl Mutation for Planted {
                 };
                 vec![Effect::Install { page, content, page_bytes: GRANULE_BYTES, merge, prefetched }]
             }
+            (
+                Mutant::OvertakeOwnDiffs,
+                Effect::Read { pages, page_bytes, home, needed, merge, prefetched },
+            ) => {
+                let others = needed.entries().iter().filter(|(writer, _)| *writer != node);
+                let mut needed = VersionVector::new();
+                others.for_each(|(writer, seq)| needed.advance(*writer, *seq));
+                vec![Effect::Read { pages, page_bytes, home, needed, merge, prefetched }]
+            }
+            (Mutant::PublishTooMuch, Effect::Publish { writer, seq }) => {
+                vec![Effect::Publish { writer, seq: seq + 1 }]
+            }
+            (Mutant::PublishEarly, effect) => self.publish_early(node, effect),
             (_, effect) => vec![effect],
+        }
+    }
+
+    fn on_announced(&mut self, home: NodeId, pages: Vec<PageId>) -> Vec<PageId> {
+        match self.mutant {
+            Mutant::TakeLate => self.announced.insert(home, pages).unwrap_or_default(),
+            Mutant::TakeOnce => {
+                pages.into_iter().filter(|page| self.announced_once.insert((home, *page))).collect()
+            }
+            _ => pages,
+        }
+    }
+
+    fn on_read(&mut self) -> Reading {
+        Reading {
+            looks_away: self.mutant == Mutant::LookAway,
+            announces_late: self.mutant == Mutant::AnnounceLate,
+            announces_never: self.mutant == Mutant::AnnounceNever,
         }
     }
 

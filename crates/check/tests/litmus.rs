@@ -1,7 +1,7 @@
 //! Every litmus program, over many seeds.
 
 use hiroba_check::axioms::judge;
-use hiroba_check::cluster::{Cluster, Failure, NetworkChoice, Options};
+use hiroba_check::cluster::{Cluster, Failure, NetworkChoice, Options, hlrc};
 use hiroba_check::litmus::{Litmus, catalogue};
 use hiroba_check::program::script::*;
 use hiroba_check::program::{Address, Program, Script};
@@ -17,10 +17,11 @@ fn examine(
     seed: u64,
     network: NetworkChoice,
     tracking: WriteTracking,
+    one_sided: bool,
 ) -> Result<Vec<bool>, String> {
-    let options = Options { network, ..Options::seeded(seed, tracking) };
-    let ended =
-        Cluster::new(&litmus.program, Hlrc::new, options).run().map_err(|failure| failure.to_string())?;
+    let options = Options { network, one_sided, ..Options::seeded(seed, tracking) };
+    let ended = Cluster::new(&litmus.program, hlrc(one_sided), options).run();
+    let ended = ended.map_err(|failure| failure.to_string())?;
     if (litmus.forbid)(&ended) {
         let registers: Vec<_> = ended.registers.iter().map(|registers| &registers[..10]).collect();
         return Err(format!("a forbidden outcome: {registers:?}"));
@@ -35,11 +36,11 @@ fn examine(
     Ok(litmus.reach.iter().map(|(_, predicate)| predicate(&ended)).collect())
 }
 
-fn explore(tracking: WriteTracking) {
+fn explore(tracking: WriteTracking, one_sided: bool) {
     for litmus in catalogue() {
         let mut reached = vec![false; litmus.reach.len()];
         for seed in 0..SEEDS {
-            match examine(&litmus, seed, NetworkChoice::Shuffled, tracking) {
+            match examine(&litmus, seed, NetworkChoice::Shuffled, tracking, one_sided) {
                 Ok(seen) => reached.iter_mut().zip(seen).for_each(|(reached, seen)| *reached |= seen),
                 Err(wrong) => {
                     panic!("{}, {tracking:?} tracking, seed {seed} ({}): {wrong}", litmus.name, litmus.about)
@@ -55,12 +56,22 @@ fn explore(tracking: WriteTracking) {
 
 #[test]
 fn no_seed_shows_a_forbidden_outcome_and_some_seed_each_outcome_to_reach_where_writes_fault() {
-    explore(WriteTracking::Fault);
+    explore(WriteTracking::Fault, false);
 }
 
 #[test]
 fn no_seed_shows_a_forbidden_outcome_and_some_seed_each_outcome_to_reach_where_writes_are_noted() {
-    explore(WriteTracking::Async);
+    explore(WriteTracking::Async, false);
+}
+
+#[test]
+fn the_same_holds_where_nodes_read_each_others_frames_and_writes_fault() {
+    explore(WriteTracking::Fault, true);
+}
+
+#[test]
+fn the_same_holds_where_nodes_read_each_others_frames_and_writes_are_noted() {
+    explore(WriteTracking::Async, true);
 }
 
 #[test]
@@ -69,7 +80,7 @@ fn loss_duplication_and_reordering_beneath_the_link_change_nothing() {
         catalogue().iter().flat_map(|litmus| TRACKINGS.map(|tracking| (litmus, tracking)))
     {
         for seed in 0..SEEDS / 20 {
-            let examined = examine(litmus, seed, NetworkChoice::Lossy, tracking);
+            let examined = examine(litmus, seed, NetworkChoice::Lossy, tracking, seed % 2 == 1);
             examined.unwrap_or_else(|wrong| {
                 panic!("{}, {tracking:?} tracking, seed {seed}: {wrong}", litmus.name)
             });
@@ -82,8 +93,11 @@ fn one_seed_reproduces_one_run() {
     for (litmus, tracking) in
         catalogue().iter().flat_map(|litmus| TRACKINGS.map(|tracking| (litmus, tracking)))
     {
-        let run = || Cluster::new(&litmus.program, Hlrc::new, Options::seeded(11, tracking)).run().unwrap();
-        assert_eq!(run(), run());
+        for one_sided in [false, true] {
+            let options = || Options { one_sided, ..Options::seeded(11, tracking) };
+            let run = || Cluster::new(&litmus.program, hlrc(one_sided), options()).run().unwrap();
+            assert_eq!(run(), run());
+        }
     }
 }
 

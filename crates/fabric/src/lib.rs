@@ -5,7 +5,7 @@
 //!   ------------------------------ Fabric: send, poll, wake, drain      (traits.rs)
 //!   reliable link, sans-IO                                              (link/)
 //!   ------------------------------ hooks: sealing, injected faults      (hooks/, inject.rs)
-//!   UDP sockets (udp/)   |   simulated network under virtual time (sim.rs)
+//!   UDP sockets (udp/)   |   simulated network under virtual time (sim.rs)   |   without link: TCP (tcp/), shared memory (shm/)
 //! ```
 //!
 //! Over TCP connections (tcp/) neither link nor injector is needed.
@@ -22,6 +22,7 @@ pub mod inject;
 pub mod link;
 mod role;
 pub mod seal;
+pub mod shm;
 pub mod sim;
 pub mod tcp;
 mod traits;
@@ -31,6 +32,7 @@ mod wake;
 pub use hooks::Hook;
 pub use inject::FaultInjector;
 pub use link::{LinkConfig, LinkSet, LinkStatistics, MESSAGE_BYTES_MAX, Rejected};
+pub use shm::{ShmFabric, ShmFiles};
 pub use sim::{Delivered, SimCluster, SimConditions, SimNetwork};
 pub use tcp::TcpFabric;
 pub use traits::{Capabilities, Fabric, FabricConfig, FabricError, OneSided};

@@ -37,8 +37,6 @@ pub struct FabricConfig {
     pub job: u64,
     /// The job's secret.
     pub key: JobKey,
-    /// Whether to hide the content of messages, too.
-    pub encrypt: bool,
     /// Faults to inflict on what this node sends, on fabrics whose network may have them.
     pub inject: Option<InjectedFaults>,
 }
@@ -157,6 +155,15 @@ pub trait Fabric: Send + Sync {
     ///
     /// As [`poll`](Fabric::poll).
     fn poll_now(&self, deliver: &mut dyn FnMut(NodeId, &[u8])) -> io::Result<()>;
+
+    /// The calling thread will call [`poll_now`](Fabric::poll_now) again and again until it says
+    /// [`end_spinning`](Fabric::end_spinning). Meanwhile the descriptor need not become readable, which on some fabrics saves
+    /// peers a system call a message. A hint: spinning without it is only slower. Calls are counted, not tied to threads.
+    fn begin_spinning(&self) {}
+
+    /// Ends what [`begin_spinning`](Fabric::begin_spinning) began. What has come meanwhile and was not delivered makes the descriptor
+    /// readable.
+    fn end_spinning(&self) {}
 
     /// Becomes readable when [`poll_now`](Fabric::poll_now) has something to do: a datagram, a timer, a wake.
     fn descriptor(&self) -> BorrowedFd<'_>;

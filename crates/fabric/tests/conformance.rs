@@ -6,9 +6,11 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use hiroba_base::NodeId;
-use hiroba_fabric::{Fabric, FabricConfig, FabricError, TcpFabric, UdpFabric};
+use hiroba_fabric::{Fabric, FabricConfig, FabricError, ShmFabric, TcpFabric, UdpFabric};
 use hiroba_wire::control::{InjectedFaults, JobKey};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
+mod common;
 
 const JOB: u64 = 0x00c0_ffee;
 const KEY: JobKey = JobKey([42; 32]);
@@ -26,7 +28,7 @@ fn udp_sockets(nodes: u16) -> (Vec<UdpSocket>, Vec<SocketAddr>) {
 
 fn config(local: u16, addresses: &[SocketAddr], job: u64, inject: Option<InjectedFaults>) -> FabricConfig {
     let addresses = addresses.to_vec();
-    FabricConfig { local: NodeId(local), addresses, job, key: KEY, encrypt: false, inject }
+    FabricConfig { local: NodeId(local), addresses, job, key: KEY, inject }
 }
 
 fn udp_group(nodes: u16, inject: Option<InjectedFaults>) -> Group {
@@ -46,12 +48,11 @@ fn udp_with_faults(nodes: u16) -> Group {
 }
 
 /// Connected, so that nothing is left to do.
-fn tcp_group(nodes: u16, encrypt: bool) -> Group {
+fn tcp(nodes: u16) -> Group {
     let listeners: Vec<_> = (0..nodes).map(|_| TcpListener::bind("127.0.0.1:0").unwrap()).collect();
     let addresses: Vec<_> = listeners.iter().map(|listener| listener.local_addr().unwrap()).collect();
     let fabric = |(node, listener): (u16, TcpListener)| {
-        let config = FabricConfig { encrypt, ..config(node, &addresses, JOB, None) };
-        TcpFabric::open(listener.into(), config).unwrap()
+        TcpFabric::open(listener.into(), config(node, &addresses, JOB, None)).unwrap()
     };
     let group: Vec<TcpFabric> = (0..nodes).zip(listeners).map(fabric).collect();
     let start = Instant::now();
@@ -62,12 +63,13 @@ fn tcp_group(nodes: u16, encrypt: bool) -> Group {
     group.into_iter().map(|fabric| -> Box<dyn Fabric> { Box::new(fabric) }).collect()
 }
 
-fn tcp(nodes: u16) -> Group {
-    tcp_group(nodes, false)
-}
-
-fn tcp_encrypted(nodes: u16) -> Group {
-    tcp_group(nodes, true)
+fn shm(nodes: u16) -> Group {
+    let files = common::shm_files(nodes);
+    let addresses = vec![SocketAddr::from(([127, 0, 0, 1], 0)); usize::from(nodes)];
+    let fabric = |(node, files)| -> Box<dyn Fabric> {
+        Box::new(ShmFabric::open(files, &config(node, &addresses, JOB, None)).unwrap())
+    };
+    (0..nodes).zip(files).map(fabric).collect()
 }
 
 /// A message that tells who sent it, which it is, and whether it is whole.
@@ -307,7 +309,6 @@ fn the_descriptor_tells_what_there_is_to_do(make: fn(u16) -> Group) {
 
     // Driven by the descriptors alone, retransmissions included.
     other.send(NodeId(0), &[b"fetch"]);
-    assert!(other.next_timeout().is_some());
     let mut answered = false;
     let start = Instant::now();
     while !answered {
@@ -359,7 +360,7 @@ macro_rules! conformance {
 conformance!(over_udp, super::udp);
 conformance!(over_udp_with_faults, super::udp_with_faults);
 conformance!(over_tcp, super::tcp);
-conformance!(over_tcp_encrypted, super::tcp_encrypted);
+conformance!(over_shm, super::shm);
 
 #[test]
 fn a_peer_whose_socket_is_gone_is_no_error() {

@@ -27,7 +27,7 @@ fn listeners_at(ip: [u8; 4], nodes: usize) -> (Vec<TcpListener>, Vec<SocketAddr>
 
 fn config(local: u16, addresses: &[SocketAddr]) -> FabricConfig {
     let addresses = addresses.to_vec();
-    FabricConfig { local: NodeId(local), addresses, job: 7, key: KEY, encrypt: true, inject: None }
+    FabricConfig { local: NodeId(local), addresses, job: 7, key: KEY, inject: None }
 }
 
 fn open(local: u16, listener: TcpListener, addresses: &[SocketAddr]) -> TcpFabric {
@@ -41,7 +41,12 @@ fn pair() -> [TcpFabric; 2] {
 }
 
 /// Polls all of `fabrics` in turn until `done`; what comes must be one of `expected`.
-fn poll_until(what: &str, fabrics: &[&TcpFabric], mut deliver: impl FnMut(NodeId, &[u8]), done: impl Fn() -> bool) {
+fn poll_until(
+    what: &str,
+    fabrics: &[&TcpFabric],
+    mut deliver: impl FnMut(NodeId, &[u8]),
+    done: impl Fn() -> bool,
+) {
     let start = Instant::now();
     while !done() {
         assert!(start.elapsed() < HANGS_AFTER, "{what}");
@@ -271,7 +276,8 @@ fn a_peer_that_has_stopped_is_silent_until_it_goes_on() {
     exchange(&one, &other);
     assert_eq!(one.longest_silence(), None);
     one.send(NodeId(1), &[b"are you there?"]);
-    let silent_for = |limit| one.longest_silence().is_some_and(|(node, time)| node == NodeId(1) && time >= limit);
+    let silent_for =
+        |limit| one.longest_silence().is_some_and(|(node, time)| node == NodeId(1) && time >= limit);
     poll_until("it is silent", &[&one], nothing, || silent_for(Duration::from_secs(1)));
     let answered = std::cell::Cell::new(false);
     let deliver = |_, bytes: &[u8]| answered.set(bytes == b"are you there?");
@@ -323,6 +329,7 @@ fn impossible_jobs_are_refused() {
     assert!(matches!(make(0, 4097), Err(FabricError::NotANode { .. })));
     assert!(make(0, 1).unwrap().drain(Duration::ZERO));
     let not_a_socket = std::fs::File::open("/dev/null").unwrap();
-    let error = TcpFabric::open(not_a_socket.into(), config(0, &["127.0.0.1:1".parse().unwrap()])).err().unwrap();
+    let error =
+        TcpFabric::open(not_a_socket.into(), config(0, &["127.0.0.1:1".parse().unwrap()])).err().unwrap();
     assert!(error.to_string().starts_with("cannot listen on a TCP socket"), "{error}");
 }

@@ -107,11 +107,20 @@ impl SharedMemory {
     /// When the configuration is bad, when a limit of the process (`RLIMIT_AS`, `RLIMIT_FSIZE`,
     /// descriptors) is too low, when the addresses are taken or do not exist on this kernel.
     pub fn reserve(config: MemoryConfig) -> Result<SharedMemory, MemoryError> {
+        let memfd = memfd_create("hiroba", MemfdFlags::CLOEXEC)
+            .map_err(|errno| MemoryError::descriptor("the shared region's memfd", errno))?;
+        SharedMemory::reserve_in(config, memfd)
+    }
+
+    /// Like [`reserve`](Self::reserve), with the frames in `memfd`, an empty memory file that other processes may have, too: the
+    /// byte at an offset of the region is the byte at that offset of the file. They must only ever read it.
+    ///
+    /// # Errors
+    /// As [`reserve`](Self::reserve), and when the file cannot be made as long as the region.
+    pub fn reserve_in(config: MemoryConfig, memfd: OwnedFd) -> Result<SharedMemory, MemoryError> {
         let bytes = check_config(&config)?;
         check_file_size_limit(config.region_bytes)?;
         check_address_space_limit(2 * config.region_bytes)?;
-        let memfd = memfd_create("hiroba", MemfdFlags::CLOEXEC)
-            .map_err(|errno| MemoryError::descriptor("the shared region's memfd", errno))?;
         ftruncate(&memfd, config.region_bytes)
             .map_err(MemoryError::system("ftruncate of the shared region"))?;
         let why = |errno| why_not_mapped(&config, errno);
@@ -320,6 +329,32 @@ impl SharedMemory {
         // SAFETY: as in `copy_out`, the other way round: the view is always writable.
         unsafe { ptr::copy_nonoverlapping(bytes.as_ptr(), self.runtime.at(start), bytes.len()) }
         Ok(())
+    }
+
+    /// Gives frames to the `bytes` bytes from the page's first on, which may go on into the granules that follow, and has `fill` write
+    /// them through the runtime's view; what `fill` leaves alone stays as it was.
+    ///
+    /// # Errors
+    /// When there is no memory for frames; `fill` is not called then.
+    ///
+    /// # Panics
+    /// When the bytes are not within the region.
+    ///
+    /// # Safety
+    /// Until this returns nobody else reads or writes these bytes: neither the program, which has no access to their granules, nor another
+    /// thread of the runtime, nor another process that has the region's frames.
+    pub unsafe fn fill<T>(
+        &self,
+        page: PageId,
+        bytes: usize,
+        fill: impl FnOnce(&mut [u8]) -> T,
+    ) -> Result<T, MemoryError> {
+        let start = self.offset_of(page, 0, bytes);
+        self.populate(self.granules_of(start, bytes))?;
+        // SAFETY: the bytes are within the runtime's view, which is mapped readable and writable as long as `self`; the caller sees to it that
+        // nobody else uses them meanwhile.
+        let frames = unsafe { core::slice::from_raw_parts_mut(self.runtime.at(start), bytes) };
+        Ok(fill(frames))
     }
 
     /// The eight bytes at `offset` of the page, which may lie in a granule that follows, as an atomic in the runtime's view.

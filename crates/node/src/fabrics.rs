@@ -1,10 +1,11 @@
 //! Opens the fabric that the launcher chose.
 
-use std::os::fd::{AsFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::sync::Arc;
 
-use hiroba_fabric::{Fabric, FabricConfig, TcpFabric, UdpFabric};
-use hiroba_wire::control::JobDescription;
+use hiroba_fabric::{Fabric, FabricConfig, ShmFabric, ShmFiles, TcpFabric, UdpFabric};
+use hiroba_memory::{MemoryConfig, SharedMemory};
+use hiroba_wire::control::{JobDescription, SharedFiles};
 
 use crate::NodeError;
 
@@ -15,14 +16,40 @@ pub(crate) fn open(job: &JobDescription) -> Result<Arc<dyn Fabric>, NodeError> {
         addresses: job.addresses.clone(),
         job: job.job,
         key: job.key.clone(),
-        encrypt: job.encrypt,
         inject: job.inject,
     };
     match job.fabric.as_str() {
         "udp" => Ok(Arc::new(UdpFabric::open(inherited(job.socket_fd)?, config)?)),
         "tcp" => Ok(Arc::new(TcpFabric::open(inherited(job.socket_fd)?, config)?)),
-        got => Err(NodeError::Unknown { what: "fabric", known: "udp or tcp", got: got.to_owned() }),
+        "shm" => Ok(Arc::new(ShmFabric::open(shared_files(job)?, &config)?)),
+        got => Err(NodeError::Unknown { what: "fabric", known: "udp, tcp or shm", got: got.to_owned() }),
     }
+}
+
+/// The node's part of the shared region: in the file that its peers read, where the fabric has one, else in one of its own.
+pub(crate) fn reserve_memory(job: &JobDescription) -> Result<SharedMemory, NodeError> {
+    let config = MemoryConfig::default();
+    let frames = job.shared_files.as_ref().and_then(|files| files.frames_fds.get(job.node.index()));
+    let Some(&frames) = frames.filter(|_| job.addresses.len() > 1) else {
+        return Ok(SharedMemory::reserve(config)?);
+    };
+    // SAFETY: the launcher opened it for this process, which takes it over only when it opens the fabric.
+    let frames = unsafe { BorrowedFd::borrow_raw(frames) };
+    let frames =
+        rustix::io::fcntl_dupfd_cloexec(frames, 0).map_err(NodeError::system("an inherited descriptor"))?;
+    Ok(SharedMemory::reserve_in(config, frames)?)
+}
+
+/// What the nodes of one machine share; the fabric checks that there is one of each kind for each node.
+fn shared_files(job: &JobDescription) -> Result<ShmFiles, NodeError> {
+    let none = SharedFiles { frames_fds: Vec::new(), board_fds: Vec::new(), doorbell_fds: Vec::new() };
+    let files = job.shared_files.as_ref().unwrap_or(&none);
+    let all = |numbers: &[i32]| numbers.iter().map(|number| inherited(*number)).collect::<Result<_, _>>();
+    Ok(ShmFiles {
+        frames: all(&files.frames_fds)?,
+        boards: all(&files.board_fds)?,
+        doorbells: all(&files.doorbell_fds)?,
+    })
 }
 
 /// A descriptor that the launcher passed to this process for this use alone, kept out of what the program executes.

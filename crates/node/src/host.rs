@@ -8,7 +8,7 @@ use std::time::Instant;
 
 use hiroba_base::{Access, NodeId, PageId, PageRange, PageSet, PageSize};
 use hiroba_memory::{FaultSource, Twins};
-use hiroba_protocol::{Done, Effect, Engine, NewContent, diff};
+use hiroba_protocol::{Done, Effect, Engine, NewContent, ReadOutcome, diff};
 use hiroba_wire::{AtomicOperation, AtomicOutcome, Message, PageContent};
 
 use crate::account::TimeClass;
@@ -24,7 +24,7 @@ pub(crate) struct Core {
     /// Blocks freed by nodes whose publication, which comes before the free, the engine has not absorbed yet. No more than
     /// those nodes free in one barrier epoch.
     pub(crate) freed_early: Vec<(NodeId, u64)>,
-    page: Vec<u8>,
+    pub(crate) page: Vec<u8>,
     changed_lines: Vec<u64>,
     message: Vec<u8>,
     /// Faults that came as events, which are over when access to the granule is given.
@@ -142,6 +142,20 @@ impl Runtime {
                 let count = if prefetched { &tallies.pages_prefetched } else { &tallies.pages_fetched };
                 count.fetch_add(1, Relaxed);
             }
+            Effect::Read { pages, page_bytes, home, needed, merge, prefetched } => {
+                let outcome = self.read_from_home(core, pages, page_bytes, home, &needed, merge);
+                if outcome != ReadOutcome::Behind {
+                    let count = if prefetched { &tallies.pages_prefetched } else { &tallies.pages_fetched };
+                    count.fetch_add(pages.count / self.span(pages.first, page_bytes).count, Relaxed);
+                }
+                core.engine.handle_done(Done::Read { pages, outcome });
+            }
+            Effect::Publish { writer, seq } => self.one_sided().publish(writer, seq),
+            Effect::TakeAnnouncements => {
+                let mut pages = Vec::new();
+                self.one_sided().announcements(&mut |_, page| pages.push(PageId(page)));
+                core.engine.handle_done(Done::Announced { pages });
+            }
             Effect::Patch { page, offset, value } => {
                 let bytes = value.to_ne_bytes();
                 self.or_fatal(self.memory.write(page, offset as usize, &bytes));
@@ -230,7 +244,7 @@ impl Runtime {
 
     /// Fills a frame that may hold unsent writes: only bytes that are new to the twin go in, and into the twin too. Whether there
     /// were unsent writes. The program has no access meanwhile.
-    fn merge(&self, core: &mut Core, page: PageId, content: &NewContent) -> bool {
+    pub(crate) fn merge(&self, core: &mut Core, page: PageId, content: &NewContent) -> bool {
         let dirty = core.twins.changed_lines(page, &mut core.changed_lines);
         let twin = core.twins.get(page).expect("a page that is merged has a twin");
         let page_bytes = twin.len();

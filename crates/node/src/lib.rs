@@ -30,6 +30,7 @@ mod host;
 mod last_words;
 mod layout;
 mod liveness;
+mod one_sided;
 mod patience;
 /// The program's signal handlers, masks and stacks, which the faces stand before.
 pub mod program_signals {

@@ -168,7 +168,7 @@ impl Runtime {
         };
         check_job(&job)?;
         let nodes = job.addresses.len() as u16;
-        let memory = Arc::new(SharedMemory::reserve(MemoryConfig::default())?);
+        let memory = Arc::new(fabrics::reserve_memory(&job)?);
         let page_size = default_page_size(&memory, job.page_size)?;
         let mut faults = None;
         let mut fabric = None;
@@ -224,6 +224,8 @@ impl Runtime {
         let looks_for_races = looks_for_races && nodes > 1;
         if looks_for_races {
             engine = engine.looking_for_races();
+        } else if let Some(one_sided) = fabric.as_deref().and_then(|fabric| fabric.one_sided()) {
+            engine = engine.reading_from(NodeId::all(nodes).filter(|node| one_sided.reaches(*node)));
         }
         for node in NodeId::all(nodes) {
             engine.add_region(layout.arena(node), page_size, Placement::On(node));

@@ -1,7 +1,8 @@
 //! What every protocol engine takes in and gives out.
 
 use hiroba_base::{
-    Access, CondId, LockId, NodeId, PageId, PageRange, PageSet, PageSize, VectorTimestamp, VersionVector,
+    Access, CondId, IntervalSeq, LockId, NodeId, PageId, PageRange, PageSet, PageSize, VectorTimestamp,
+    VersionVector,
 };
 use hiroba_wire::{AtomicOperation, AtomicOutcome, Collective, Message, Placement, WireError};
 use thiserror::Error;
@@ -163,6 +164,34 @@ pub enum Effect {
         /// Nobody waited for it.
         prefetched: bool,
     },
+    /// Read pages from the frames of their home, without its help, and answer with [`Done::Read`] before any other call. In this
+    /// order: see that the home has published at least `needed`; announce each page to the home, by its first granule; copy each
+    /// byte once, into the frames (whose twins are made of that copy). The program has no access to the pages.
+    Read {
+        /// The pages, one after the other; more than one only without `merge`.
+        pages: PageRange,
+        /// The length of each page.
+        page_bytes: u32,
+        /// Their home, within reach.
+        home: NodeId,
+        /// What the home must have published (see [`Effect::Publish`]), never of its own intervals.
+        needed: VersionVector,
+        /// As in [`Effect::Install`].
+        merge: bool,
+        /// Nobody waits for them.
+        prefetched: bool,
+    },
+    /// Let the nodes within reach know that this node has applied all diffs that the intervals of `writer` through `seq` hold for
+    /// pages that are homed here. What was applied before must be seen by whoever sees this.
+    Publish {
+        /// Whose intervals.
+        writer: NodeId,
+        /// The latest of them.
+        seq: IntervalSeq,
+    },
+    /// Answer with [`Done::Announced`] before any other call. Who announces a page later than that reads, after it, all that the program's
+    /// threads had written to the page before.
+    TakeAnnouncements,
     /// Write one word into the frame and, if there is one, the twin.
     Patch {
         /// The page.
@@ -218,11 +247,35 @@ pub enum Done {
         /// Whether the frame differed from its twin before.
         dirty: bool,
     },
+    /// To [`Effect::Read`].
+    Read {
+        /// The pages that were to be read.
+        pages: PageRange,
+        /// What came of it.
+        outcome: ReadOutcome,
+    },
+    /// To [`Effect::TakeAnnouncements`]: pages that others have announced since the last answer, as often as they did.
+    Announced {
+        /// The pages, as others named them.
+        pages: Vec<PageId>,
+    },
     /// To [`Effect::Atomic`].
     Atomic {
         /// What was found and left.
         outcome: AtomicOutcome,
     },
+}
+
+/// What came of an [`Effect::Read`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ReadOutcome {
+    /// The frames hold what the home's held.
+    Installed {
+        /// With `merge`: whether the frame differed from its twin before.
+        dirty: bool,
+    },
+    /// The frames are as they were: the home has not published what is needed, or there was no room for an announcement.
+    Behind,
 }
 
 /// A peer said something that the protocol does not allow: a fault of Hiroba's, never of the program.

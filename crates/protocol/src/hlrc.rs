@@ -59,9 +59,14 @@
 //! - Atomic words are operated on at the home. The operating node's next interval carries a notice for the page and an
 //!   empty diff advances its version, so plain loads elsewhere see the word after the next acquire. That holds for
 //!   loads too: who has seen another node's change passes it on.
+//! - Where the fabric can read other nodes' memory, the faulting thread copies the page out of the home's frame itself, and the home does
+//!   nothing. So that this is a fetch like any other, the home publishes which intervals its frames hold (the page's version, but
+//!   for all its pages at once), and learns its readers from what they announce before they copy: at its next release it treats a newly
+//!   announced page as written. Any doubt is settled by a request. See `one_sided.rs`, which argues why this is right.
 
 mod atomics;
 mod meetings;
+mod one_sided;
 mod tracking;
 
 use std::collections::{BTreeMap, VecDeque};
@@ -75,6 +80,7 @@ use hiroba_wire::{
 use rustc_hash::FxHashMap;
 
 use self::meetings::Team;
+use self::one_sided::Reach;
 pub use self::tracking::RESTING_AFTER_RELEASES;
 use self::tracking::Watch;
 use crate::barrier::BarrierManager;
@@ -101,6 +107,8 @@ pub struct Hlrc {
     tracking: WriteTracking,
     /// Data races are looked for: see [`Hlrc::looking_for_races`].
     looks_for_races: bool,
+    /// Whose frames this node reads itself, and who reads its own.
+    reach: Reach,
     homes: HomeMap,
     pages: FxHashMap<PageId, Page>,
     /// Pages written in the open interval: copies with a twin, and shared home pages. With asynchronous tracking only those
@@ -154,6 +162,8 @@ struct Page {
     shared: bool,
     /// Home: another node has fetched the page since the last notice of a write here.
     served: bool,
+    /// Home: it is exclusive, or was until a notice came, and may have been written without notice.
+    unnoticed: bool,
     /// A request is under way (copy), or diffs are awaited (home): who waits, and for which access.
     fetch: Option<Fetch>,
     /// Home: requests that wait for diffs.
@@ -191,6 +201,8 @@ enum AtomicClient {
 /// An interval that is being closed: the host is making its diffs.
 #[derive(Debug)]
 struct OpenRelease {
+    /// The host has not said yet which pages others have announced.
+    announcing: bool,
     /// The host has not said yet which pages were written.
     collecting: bool,
     seq: IntervalSeq,
@@ -233,6 +245,7 @@ impl Hlrc {
             limits,
             tracking,
             looks_for_races: false,
+            reach: Reach::default(),
             homes: HomeMap::new(nodes),
             pages: FxHashMap::default(),
             written: PageSet::new(),
@@ -391,6 +404,7 @@ impl Hlrc {
         let page = self.pages.entry(page_id).or_default();
         let has_twin = page.twin;
         if !page.shared && !self.looks_for_races {
+            page.unnoticed = true;
             self.protect(page_id, Access::Write);
         } else if self.is_async() {
             self.watch(page_id);
@@ -422,7 +436,16 @@ impl Hlrc {
         }
     }
 
+    /// Begins to fetch a page for which a [`Fetch`] has been noted: from the home's frame, or by message.
     fn request_page(&mut self, home: NodeId, page_id: PageId) {
+        if self.reach.includes(home) {
+            self.read_page(home, page_id);
+        } else {
+            self.ask_for_page(home, page_id);
+        }
+    }
+
+    fn ask_for_page(&mut self, home: NodeId, page_id: PageId) {
         let needed = self.pages.entry(page_id).or_default().needed.clone();
         self.send(home, &Message::PageRequest { page: page_id, needed });
     }
@@ -491,18 +514,8 @@ impl Hlrc {
     fn serve(&mut self, page_id: PageId, request: HomeRequest) {
         match request {
             HomeRequest::Page(to) => {
-                let page = self.pages.entry(page_id).or_default();
-                page.served = true;
-                if !page.shared {
-                    page.shared = true;
-                    if page.access == Access::Write && !page.watched {
-                        // It may have been written without notice until now; from now on its reader must hear of writes.
-                        self.written.insert(page_id);
-                        if self.is_async() {
-                            self.watch(page_id);
-                        }
-                    }
-                }
+                self.share(page_id);
+                self.make_room_for_announcements(to);
                 let version = self.pages.entry(page_id).or_default().held.clone();
                 let page_bytes = self.page_bytes(page_id);
                 self.effects.push_back(Effect::SendPage { to, page: page_id, page_bytes, version });
@@ -518,6 +531,7 @@ impl Hlrc {
         &mut self,
         writer: NodeId,
         seq: IntervalSeq,
+        last: bool,
         diffs: &[PageDiff<'_>],
     ) -> Result<(), ProtocolError> {
         for PageDiff { page: page_id, runs } in diffs {
@@ -536,6 +550,9 @@ impl Hlrc {
             page.held.advance(writer, seq);
             page.needed.retain_beyond(&page.held);
             self.serve_pending(*page_id);
+        }
+        if last {
+            self.publish(writer, seq);
         }
         Ok(())
     }
@@ -563,11 +580,21 @@ impl Hlrc {
     fn begin_release(&mut self, then: AfterRelease) {
         assert!(self.release.is_none(), "the host answers on the spot before it calls again");
         let seq = self.timestamp.get(self.me) + 1;
-        let collecting = self.is_async();
+        let (announcing, collecting) = (self.reach.is_some(), self.is_async());
         let noticed = PageSet::new();
         let flushes = BTreeMap::new();
-        self.release = Some(OpenRelease { collecting, seq, diffs_missing: 0, noticed, flushes, then });
-        if collecting {
+        let diffs_missing = 0;
+        self.release =
+            Some(OpenRelease { announcing, collecting, seq, diffs_missing, noticed, flushes, then });
+        if announcing {
+            self.effects.push_back(Effect::TakeAnnouncements);
+        } else {
+            self.collect_written();
+        }
+    }
+
+    fn collect_written(&mut self) {
+        if self.is_async() {
             self.choose_resting();
             self.effects.push_back(Effect::CollectWritten);
         } else {
@@ -640,10 +667,11 @@ impl Hlrc {
             return;
         }
         let flush = release.flushes.entry(home).or_default();
-        flush.bytes += runs.len();
-        flush.diffs.push((page_id, runs));
+        // Not before there is more to send, since the last message must say that it is the last.
         let full = flush.bytes >= FLUSH_BATCH_BYTES;
         let batch = full.then(|| std::mem::take(flush));
+        flush.bytes += runs.len();
+        flush.diffs.push((page_id, runs));
         let page = self.pages.entry(page_id).or_default();
         page.held.advance(self.me, seq);
         if page.fetch.is_some() {
@@ -651,13 +679,13 @@ impl Hlrc {
             page.needed.advance(self.me, seq);
         }
         if let Some(batch) = batch {
-            self.send_flush(home, seq, &batch);
+            self.send_flush(home, seq, false, &batch);
         }
     }
 
-    fn send_flush(&mut self, home: NodeId, seq: IntervalSeq, flush: &Flush) {
+    fn send_flush(&mut self, home: NodeId, seq: IntervalSeq, last: bool, flush: &Flush) {
         let diffs = flush.diffs.iter().map(|(page, runs)| PageDiff { page: *page, runs }).collect();
-        self.send(home, &Message::Diffs { seq, diffs });
+        self.send(home, &Message::Diffs { seq, last, diffs });
     }
 
     fn finish_release(&mut self) {
@@ -668,8 +696,8 @@ impl Hlrc {
             }
         }
         let release = self.release.take().expect("a release is open");
-        for (home, flush) in release.flushes.iter().filter(|(_, flush)| !flush.diffs.is_empty()) {
-            self.send_flush(*home, release.seq, flush);
+        for (home, flush) in &release.flushes {
+            self.send_flush(*home, release.seq, true, flush);
         }
         if !release.noticed.is_empty() {
             self.timestamp.advance(self.me, release.seq);
@@ -827,7 +855,7 @@ impl Hlrc {
             Message::PageReply { page, version, content } => {
                 self.handle_page_reply(*page, version, *content)?
             }
-            Message::Diffs { seq, diffs } => self.handle_diffs(from, *seq, diffs)?,
+            Message::Diffs { seq, last, diffs } => self.handle_diffs(from, *seq, *last, diffs)?,
             Message::LockRequest { lock, timestamp } => {
                 let action = self.locks.handle_request(*lock, from, timestamp.clone(), false);
                 self.carry_out(action);
@@ -975,6 +1003,8 @@ impl Engine for Hlrc {
     fn handle_done(&mut self, done: Done) {
         match done {
             Done::Diff { page, runs } => self.handle_diff(page, runs),
+            Done::Announced { pages } => self.handle_announced(&pages),
+            Done::Read { pages, outcome } => self.handle_read(pages, outcome),
             Done::Written { granules } => self.handle_written(&granules),
             Done::Merged { page, dirty } => {
                 if !dirty && self.is_async() {

@@ -76,13 +76,15 @@ impl core::fmt::Debug for JobKey {
     }
 }
 
-/// What nodes of one machine share where the fabric is `shm`: a memory file of each kind a node, inherited by all.
+/// What nodes of one machine share where the fabric is `shm`: a file of each kind a node, inherited by all.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SharedFiles {
     /// Each node's frames, by node.
     pub frames_fds: Vec<i32>,
     /// Each node's board: what others read of it without its help, and what they leave for it, by node.
     pub board_fds: Vec<i32>,
+    /// Each node's doorbell, by node: an eventfd that wakes it.
+    pub doorbell_fds: Vec<i32>,
 }
 
 /// All a node must know to join: the launcher's first message.
@@ -98,8 +100,6 @@ pub struct JobDescription {
     pub node: NodeId,
     /// The secret that proves that a message is of this job.
     pub key: JobKey,
-    /// Whether the content of messages is to be hidden as well.
-    pub encrypt: bool,
     /// The socket that the node inherits: a bound UDP socket, or a TCP socket that listens, as the fabric needs.
     pub socket_fd: i32,
     /// For a fabric over shared memory.

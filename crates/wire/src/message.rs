@@ -169,6 +169,8 @@ pub enum Message<'a> {
     Diffs {
         /// The interval.
         seq: IntervalSeq,
+        /// Whether this is all that the interval, or what is left of it, changed there: no more diffs of it come to this home.
+        last: bool,
         /// One diff a page.
         #[serde(borrow)]
         diffs: Vec<PageDiff<'a>>,
@@ -379,7 +381,7 @@ impl<'a> Message<'a> {
                     PageContent::Bytes(bytes) => limits.page_length(bytes.len()),
                 }
             }
-            Message::Diffs { seq, diffs } => {
+            Message::Diffs { seq, last: _, diffs } => {
                 limits.seq(*seq)?;
                 diffs.iter().try_for_each(|diff| limits.page(diff.page))
             }
@@ -509,7 +511,11 @@ mod tests {
                 content: PageContent::Bytes(&[7; 4096]),
             },
             Message::PageReply { page: PageId(0), version: version.clone(), content: PageContent::Zero },
-            Message::Diffs { seq: 1, diffs: vec![PageDiff { page: PageId(5), runs: &[1, 2, 3] }] },
+            Message::Diffs {
+                seq: 1,
+                last: true,
+                diffs: vec![PageDiff { page: PageId(5), runs: &[1, 2, 3] }],
+            },
             Message::LockRequest { lock: LockId(u32::MAX), timestamp: timestamp.clone() },
             Message::LockForward { lock: LockId(1), requester: NodeId(3), timestamp },
             Message::LockGrant { lock: LockId(1), knowledge: knowledge.clone() },
@@ -545,7 +551,7 @@ mod tests {
                 version: VersionVector::new(),
                 content: PageContent::Bytes(&[0; 4095]),
             },
-            Message::Diffs { seq: 0, diffs: vec![] },
+            Message::Diffs { seq: 0, last: false, diffs: vec![] },
             Message::LockRequest { lock: LockId(0), timestamp: VectorTimestamp::new(5) },
             Message::LockTryOutcome { lock: LockId(0), requester: NodeId(9), granted: true },
             Message::AtomicRequest {

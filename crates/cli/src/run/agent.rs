@@ -241,7 +241,7 @@ impl Agent {
     fn obey(&mut self, message: ToAgent, happenings: &mut Vec<Happening>) -> Result<(), Stop> {
         match message {
             ToAgent::Bind { fabric, address, nodes } => {
-                let bound = limits::prepare_descriptors(nodes, nodes, 1, &fabric, true)
+                let bound = limits::prepare_descriptors(nodes, nodes, 1, true, &fabric)
                     .and_then(|_| Endpoints::open(&fabric, address, nodes));
                 let endpoints = self.or_refuse(bound)?;
                 self.channel.send(&FromAgent::Bound { addresses: endpoints.addresses().to_vec() })?;
@@ -304,7 +304,7 @@ impl Agent {
         limits::check_memory_files()?;
         let (nodes_of_job, threads) = (errand.job.addresses.len() as u16, errand.job.threads_per_node);
         let limit =
-            limits::prepare_descriptors(errand.nodes, nodes_of_job, threads, &errand.job.fabric, true)?;
+            limits::prepare_descriptors(errand.nodes, nodes_of_job, threads, true, &errand.job.fabric)?;
         hiroba_node::preflight(nodes_of_job, errand.job.fault_source, errand.job.write_tracking)
             .map_err(|error| Failure::new(error.to_string()))?;
         let dead_after =

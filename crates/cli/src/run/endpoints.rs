@@ -1,4 +1,4 @@
-//! What the nodes of a job reach each other by: bound sockets, or memory files. Made before the first node, so that every node
+//! What the nodes of a job reach each other by: bound sockets, or memory files and eventfds. Made before the first node, so that every node
 //! knows all the others from the start and none can be taken for another.
 
 use std::io;
@@ -6,6 +6,7 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, UdpSocket};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
 use hiroba_wire::control::SharedFiles;
+use rustix::event::{EventfdFlags, eventfd};
 use rustix::fs::{MemfdFlags, memfd_create};
 
 use super::spawn::no_descriptor;
@@ -17,9 +18,10 @@ pub struct Endpoints {
     sockets: Vec<Option<OwnedFd>>,
     /// Where each node's socket is bound.
     addresses: Vec<SocketAddr>,
-    /// Each node's frames and board, which all inherit.
+    /// Each node's frames, board and doorbell, which all inherit.
     frames: Vec<OwnedFd>,
     boards: Vec<OwnedFd>,
+    doorbells: Vec<OwnedFd>,
 }
 
 impl Endpoints {
@@ -54,18 +56,25 @@ impl Endpoints {
             .into_iter()
             .map(|(socket, address)| (Some(socket), address))
             .unzip();
-        Ok(Endpoints { sockets, addresses, frames: Vec::new(), boards: Vec::new() })
+        let (frames, boards, doorbells) = (Vec::new(), Vec::new(), Vec::new());
+        Ok(Endpoints { sockets, addresses, frames, boards, doorbells })
     }
 
     fn of_memory(nodes: u16) -> Result<Endpoints, Failure> {
         let file = |name: &str| {
-            memfd_create(name, MemfdFlags::CLOEXEC).map_err(|errno| no_descriptor(&errno.into()))
+            let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
+            memfd_create(name, flags).map_err(|errno| no_descriptor(&errno.into()))
+        };
+        let doorbell = || {
+            let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
+            eventfd(0, flags).map_err(|errno| no_descriptor(&errno.into()))
         };
         Ok(Endpoints {
             sockets: (0..nodes).map(|_| None).collect(),
             addresses: vec![SocketAddr::from((Ipv4Addr::LOCALHOST, 0)); usize::from(nodes)],
             frames: (0..nodes).map(|_| file("hiroba-frames")).collect::<Result<_, _>>()?,
             boards: (0..nodes).map(|_| file("hiroba-board")).collect::<Result<_, _>>()?,
+            doorbells: (0..nodes).map(|_| doorbell()).collect::<Result<_, _>>()?,
         })
     }
 
@@ -79,16 +88,19 @@ impl Endpoints {
         self.sockets[node].as_ref().map_or(-1, AsRawFd::as_raw_fd)
     }
 
-    /// The numbers of the memory files, where there are any.
+    /// The numbers of the shared files, where there are any.
     pub fn shared_files(&self) -> Option<SharedFiles> {
         let numbers = |files: &[OwnedFd]| files.iter().map(AsRawFd::as_raw_fd).collect();
-        (!self.frames.is_empty())
-            .then(|| SharedFiles { frames_fds: numbers(&self.frames), board_fds: numbers(&self.boards) })
+        (!self.frames.is_empty()).then(|| SharedFiles {
+            frames_fds: numbers(&self.frames),
+            board_fds: numbers(&self.boards),
+            doorbell_fds: numbers(&self.doorbells),
+        })
     }
 
     /// What a node inherits.
     pub fn inherited_by(&self, node: usize) -> impl Iterator<Item = BorrowedFd<'_>> {
-        let shared = self.frames.iter().chain(&self.boards);
+        let shared = self.frames.iter().chain(&self.boards).chain(&self.doorbells);
         self.sockets[node].iter().chain(shared).map(AsFd::as_fd)
     }
 }

@@ -195,7 +195,6 @@ pub fn describe_job(
         build: hiroba_node::BUILD.to_owned(),
         job: random_number(),
         key: random_key()?,
-        encrypt: options.encrypt,
         node: NodeId::ZERO,
         socket_fd: -1,
         shared_files: None,

@@ -180,8 +180,8 @@ impl Ground {
             descriptors,
             options.nodes,
             options.threads_per_node,
-            &options.fabric,
             options.label,
+            &options.fabric,
         )?;
         if share.nodes_here == 0 {
             // Each host looks for the program itself.

@@ -26,7 +26,7 @@
 //!
 //! It rides on whatever data goes to the peer. Without any it leaves alone: at once after a duplicate, at a
 //! gap or its filling (RFC 5681 §4.2), when the sender asks, or after 32 datagrams; otherwise when
-//! 5 ms have passed. A request answered within 5 ms therefore costs two datagrams in all.
+//! 1 ms has passed. A request answered within 1 ms therefore costs two datagrams in all.
 //!
 //! # Deviations
 //!

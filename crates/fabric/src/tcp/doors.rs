@@ -85,7 +85,11 @@ impl Step {
 }
 
 /// The receiving half of `session`, once the peer's proof has come.
-fn proved(step: &mut Step, socket: &OwnedFd, key: &mut Option<DirectionKey>) -> Result<Option<Incoming>, Gone> {
+fn proved(
+    step: &mut Step,
+    socket: &OwnedFd,
+    key: &mut Option<DirectionKey>,
+) -> Result<Option<Incoming>, Gone> {
     let Some(mut record) = step.read::<RECORD_OVERHEAD_BYTES>(socket)? else { return Ok(None) };
     let mut incoming = Incoming::new(key.take().ok_or(Gone)?);
     match incoming.open(&mut record) {
@@ -105,11 +109,14 @@ struct Caller {
 }
 
 impl Caller {
-    fn advance(&mut self, identity: &Identity, random: &SystemRandom) -> Result<Option<(NodeId, Incoming)>, Gone> {
+    fn advance(
+        &mut self,
+        identity: &Identity,
+        random: &SystemRandom,
+    ) -> Result<Option<(NodeId, Incoming)>, Gone> {
         if self.claim.is_none() {
             let Some(hello) = self.step.read::<HELLO_BYTES>(&self.socket)? else { return Ok(None) };
-            let (peer, welcome, session) =
-                identity.welcome(&hello, &fresh(random)?).map_err(|_| Gone)?;
+            let (peer, welcome, session) = identity.welcome(&hello, &fresh(random)?).map_err(|_| Gone)?;
             Step::write(&self.socket, &welcome)?;
             let Session { outgoing, incoming } = session;
             self.claim = Some((peer, outgoing, Some(incoming)));

@@ -118,8 +118,8 @@ impl TcpFabric {
     /// When the node or the number of addresses is out of bounds, the socket does not listen, or the system gives no descriptors.
     pub fn open(listener: OwnedFd, config: FabricConfig) -> Result<TcpFabric, FabricError> {
         let nodes = config.nodes()?;
-        let FabricConfig { local, addresses, job, key, encrypt, .. } = config;
-        let identity = Identity { key, job, local, nodes, encrypt };
+        let FabricConfig { local, addresses, job, key, .. } = config;
+        let identity = Identity { key, job, local, nodes };
         let watch = Watch::new().map_err(system("make an epoll descriptor"))?;
         let wake = WakeEvent::new().map_err(system("make an eventfd"))?;
         let ticker = Ticker::new().map_err(system("make a timerfd"))?;
@@ -131,9 +131,7 @@ impl TcpFabric {
         let doors = Doors::open(identity.clone(), listener, &addresses, &watch)
             .map_err(|source| FabricError::System { action: "listen on a TCP socket", source })?;
         if doors.need_ticks() {
-            ticker
-                .start()
-                .map_err(|source| FabricError::System { action: "set a timerfd", source })?;
+            ticker.start().map_err(|source| FabricError::System { action: "set a timerfd", source })?;
         }
         let arrivals = Arrivals {
             buffer: vec![0; BUFFER_BYTES].into_boxed_slice(),
@@ -231,7 +229,8 @@ impl TcpFabric {
         deliver: &mut dyn FnMut(NodeId, &[u8]),
     ) -> io::Result<Turn> {
         let Inbound { links, arrivals, .. } = inbound;
-        let (Some(link), Some(socket)) = (&mut links[node.index()], self.peers[node.index()].socket.get()) else {
+        let (Some(link), Some(socket)) = (&mut links[node.index()], self.peers[node.index()].socket.get())
+        else {
             return Ok(Turn::Nothing);
         };
         let kept_bytes = link.incoming.kept().len();
@@ -570,9 +569,7 @@ impl Fabric for TcpFabric {
     }
 
     fn drain(&self, deadline: Duration) -> bool {
-        Clock::now()
-            .checked_add(deadline)
-            .is_some_and(|deadline| self.drain_until(deadline).unwrap_or(false))
+        Clock::now().checked_add(deadline).is_some_and(|deadline| self.drain_until(deadline).unwrap_or(false))
     }
 
     fn statistics(&self) -> LinkStatistics {
@@ -593,8 +590,9 @@ impl Fabric for TcpFabric {
     /// By ticks that this node has lived through, so that one which was itself stopped does not blame the others.
     fn longest_silence(&self) -> Option<(NodeId, Duration)> {
         let ticks = |node: NodeId| self.peers[node.index()].silent_ticks.load(Ordering::Relaxed);
-        let (ticks, node) =
-            NodeId::all(self.identity.nodes).map(|node| (ticks(node), node)).max_by_key(|(ticks, _)| *ticks)?;
+        let (ticks, node) = NodeId::all(self.identity.nodes)
+            .map(|node| (ticks(node), node))
+            .max_by_key(|(ticks, _)| *ticks)?;
         (ticks > 0).then(|| (node, TICK * ticks))
     }
 }

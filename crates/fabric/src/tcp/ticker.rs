@@ -68,9 +68,7 @@ impl Ticker {
     /// How long until the tick, if the clock runs.
     pub fn due_in(&self) -> Option<Duration> {
         let runs = self.runs.load(Ordering::SeqCst);
-        runs.then(|| {
-            Duration::from_micros(self.due_us.load(Ordering::SeqCst).saturating_sub(self.now_us()))
-        })
+        runs.then(|| Duration::from_micros(self.due_us.load(Ordering::SeqCst).saturating_sub(self.now_us())))
     }
 }
 
@@ -88,9 +86,7 @@ mod tests {
     #[test]
     fn it_ticks_once_each_time_it_is_started() {
         let ticker = Ticker::new().unwrap();
-        let is_readable = |timeout| {
-            poll(&mut [PollFd::new(&ticker, PollFlags::IN)], timeout).unwrap() == 1
-        };
+        let is_readable = |timeout| poll(&mut [PollFd::new(&ticker, PollFlags::IN)], timeout).unwrap() == 1;
         let none = Timespec { tv_sec: 0, tv_nsec: 0 };
         assert!(ticker.due_in().is_none());
         for _ in 0..2 {

@@ -11,6 +11,7 @@
 
 mod address;
 mod batch;
+mod filter;
 mod outbox;
 
 use std::collections::{HashMap, VecDeque};
@@ -31,6 +32,7 @@ use rustix::time::{
 
 use self::address::canonical;
 use self::batch::{Batch, join_datagrams};
+use self::filter::{STRANGERS_BEFORE_FILTER, StrangerFilter};
 use self::outbox::Outbox;
 use crate::hooks::{self, Hook, IncomingHooks, OutgoingHooks};
 use crate::link::{LinkConfig, LinkSet, LinkStatistics};
@@ -78,6 +80,7 @@ pub struct UdpFabric {
     timer: OwnedFd,
     /// Readable when one of the three is: what callers wait on.
     descriptor: OwnedFd,
+    filter: StrangerFilter,
     outbound: Mutex<Outbound>,
     role: Role<Inbound>,
 }
@@ -99,6 +102,8 @@ struct Inbound {
     /// Each peer, by its address: all others are strangers. Never changed, so strangers cannot make it grow.
     peers: HashMap<SocketAddr, NodeId>,
     hooks: IncomingHooks,
+    /// Datagrams that came from none of them.
+    strangers: u64,
     /// What of the batch has passed the hooks.
     passed: Vec<Passed>,
     /// Messages to be delivered.
@@ -170,10 +175,12 @@ impl UdpFabric {
             wakes_noticed: AtomicU64::new(0),
             timer,
             descriptor,
+            filter: StrangerFilter::new(&addresses),
             role: Role::new(Inbound {
                 batch: Batch::new(),
                 peers: peers.collect(),
                 hooks: incoming,
+                strangers: 0,
                 passed: Vec::new(),
                 messages: VecDeque::new(),
                 spent: Vec::new(),
@@ -253,6 +260,9 @@ impl UdpFabric {
     fn take_in(&self, inbound: &mut Inbound) -> io::Result<Turn> {
         let count = inbound.batch.receive(self.socket.as_fd())?;
         let rejected = inbound.pass_hooks(count);
+        if rejected > 0 && inbound.strangers >= STRANGERS_BEFORE_FILTER {
+            self.filter.attach(self.socket.as_fd());
+        }
         let now = self.now();
         let outbound = &mut *self.outbound();
         let links = &mut outbound.links;
@@ -358,7 +368,7 @@ impl UdpFabric {
 impl Inbound {
     /// Passes the first `count` pieces of the batch through the hooks; how many datagrams were dropped.
     fn pass_hooks(&mut self, count: usize) -> u64 {
-        let Inbound { batch, peers, hooks, passed, .. } = self;
+        let Inbound { batch, peers, hooks, strangers, passed, .. } = self;
         let mut rejected = 0;
         for piece in 0..count {
             let Some((address, each_bytes, bytes)) = batch.piece_mut(piece) else {
@@ -369,6 +379,7 @@ impl Inbound {
             // A datagram without bytes is one, too.
             let starts = (0..bytes.len().max(1)).step_by(each_bytes);
             let Some(from) = from else {
+                *strangers += starts.len() as u64;
                 rejected += starts.len() as u64;
                 continue;
             };
@@ -480,7 +491,9 @@ impl Fabric for UdpFabric {
     }
 
     fn statistics(&self) -> LinkStatistics {
-        self.outbound().links.statistics()
+        let mut statistics = self.outbound().links.statistics();
+        statistics.datagrams_rejected += self.filter.dropped(self.socket.as_fd());
+        statistics
     }
 
     fn longest_silence(&self) -> Option<(NodeId, Duration)> {

@@ -48,6 +48,8 @@ impl Hlrc {
             AtomicClient::Here(waiter) => {
                 if self.pages.entry(page_id).or_default().shared {
                     self.written.insert(page_id);
+                } else {
+                    self.note_unnoticed(page_id);
                 }
                 self.wake(waiter, Outcome::Atomic(outcome));
             }

@@ -46,13 +46,20 @@ impl Hlrc {
     }
 
     pub(super) fn watch(&mut self, page_id: PageId) {
-        let page = self.pages.entry(page_id).or_default();
-        page.access = Access::Write;
-        page.watched = true;
-        page.busy_in = self.watch.period;
-        self.watch.pages.insert(page_id);
-        let pages = self.locate(page_id).span();
-        self.effects.push_back(Effect::Watch { pages });
+        self.watch_all(&PageSet::from_iter([page_id]));
+    }
+
+    /// One effect a run of pages.
+    pub(super) fn watch_all(&mut self, pages: &PageSet) {
+        for page_id in pages.iter() {
+            let page = self.pages.entry(page_id).or_default();
+            page.access = Access::Write;
+            page.watched = true;
+            page.busy_in = self.watch.period;
+            self.watch.pages.insert(page_id);
+        }
+        let spans = self.homes.spans(pages).into_iter();
+        self.effects.extend(spans.map(|pages| Effect::Watch { pages }));
     }
 
     /// The host has said which watched granules were written.
@@ -77,7 +84,8 @@ impl Hlrc {
 
     fn stop_watching(&mut self, exclusive: &PageSet) {
         for page_id in exclusive.iter() {
-            self.pages.entry(page_id).or_default().watched = false;
+            let page = self.pages.entry(page_id).or_default();
+            (page.watched, page.unnoticed) = (false, true);
             self.watch.pages.remove(&page_id);
         }
         let spans = self.homes.spans(exclusive).into_iter();

@@ -1,0 +1,113 @@
+//! Waking a node that sleeps, and not disturbing one that is awake.
+//!
+//! Each node has an eventfd, its doorbell, which all nodes have inherited. A node that may sleep shows the number of that sleep on its
+//! board; one that is awake shows 0. Whoever has put something where the node should look rings when it sees a number for which it has
+//! not rung yet: so a node that spins costs nobody a system call, and one that sleeps costs each peer one a sleep.
+//!
+//! ```text
+//! sender                             receiver
+//! put a frame, move the tail         show a number
+//! fence                              fence                      SYNC POINT: one of the two sees what the other did
+//! read the number, ring              look at all tails, sleep
+//! ```
+//!
+//! The number has one writer, so a peer that dies between any two steps takes only its own message along. One that is late rings for a
+//! sleep that has ended: the node looks once for nothing.
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering, fence};
+
+use hiroba_base::NodeId;
+
+use super::board::Board;
+
+/// What a node that is awake shows.
+const AWAKE: u64 = 0;
+
+/// The doorbells of all nodes, as one of them has them.
+#[derive(Debug)]
+pub struct Bells {
+    local: NodeId,
+    doorbells: Vec<OwnedFd>,
+    /// By node: the sleep for which this process rang last.
+    rung_for: Vec<AtomicU64>,
+    /// This node's sleeps so far.
+    sleeps: AtomicU64,
+    /// Threads of this node that poll without sleeping.
+    spinning: AtomicUsize,
+}
+
+impl Bells {
+    /// The bells of `local` and its peers, by node.
+    pub fn new(local: NodeId, doorbells: Vec<OwnedFd>) -> Bells {
+        let rung_for = doorbells.iter().map(|_| AtomicU64::new(AWAKE)).collect();
+        Bells { local, doorbells, rung_for, sleeps: AtomicU64::new(AWAKE), spinning: AtomicUsize::new(0) }
+    }
+
+    /// This node's doorbell: readable when it was rung.
+    pub fn own(&self) -> BorrowedFd<'_> {
+        self.doorbells[self.local.index()].as_fd()
+    }
+
+    /// After something was put on the board of `node`, or taken from this node's: wakes the node if it sleeps.
+    pub fn ring(&self, node: NodeId, board: &Board) {
+        // SYNC POINT: pairs with the fence in `fall_asleep`.
+        fence(Ordering::SeqCst);
+        let sleep = board.sleep().load(Ordering::Relaxed);
+        let rung_for = &self.rung_for[node.index()];
+        if sleep != AWAKE && rung_for.load(Ordering::Relaxed) != sleep {
+            rung_for.store(sleep, Ordering::Relaxed);
+            self.strike(node);
+        }
+    }
+
+    /// Makes this node's own descriptor readable.
+    pub fn ring_own(&self) {
+        self.strike(self.local);
+    }
+
+    fn strike(&self, node: NodeId) {
+        // An eventfd refuses only what would overflow it, and is readable then anyway.
+        let _ = rustix::io::write(&self.doorbells[node.index()], &1u64.to_ne_bytes());
+    }
+
+    /// Forgets the rings so far. What they were for is to be looked at afterwards.
+    pub fn silence(&self) {
+        let mut count = [0; size_of::<u64>()];
+        // Nothing to read is as good.
+        let _ = rustix::io::read(self.own(), &mut count);
+    }
+
+    /// Nobody need ring from now on. The caller looks at everything before it lets the node sleep again.
+    pub fn stay_awake(&self, own: &Board) {
+        own.sleep().store(AWAKE, Ordering::SeqCst);
+    }
+
+    /// Whoever has something for this node must ring from now on. What came before the caller finds by looking, after this.
+    pub fn fall_asleep(&self, own: &Board) {
+        let sleep = self.sleeps.fetch_add(1, Ordering::SeqCst) + 1;
+        own.sleep().store(sleep, Ordering::SeqCst);
+        // SYNC POINT: pairs with the fence in `ring`.
+        fence(Ordering::SeqCst);
+    }
+
+    /// A thread of this node polls without sleeping from now on.
+    pub fn begin_spinning(&self, own: &Board) {
+        self.spinning.fetch_add(1, Ordering::SeqCst);
+        self.stay_awake(own);
+    }
+
+    /// It does so no more; true when it was the last, and the node has fallen asleep.
+    pub fn end_spinning(&self, own: &Board) -> bool {
+        let was_last = self.spinning.fetch_sub(1, Ordering::SeqCst) == 1;
+        if was_last {
+            self.fall_asleep(own);
+        }
+        was_last
+    }
+
+    /// Whether some thread polls without sleeping, and will let the node fall asleep when it ends.
+    pub fn is_spinning(&self) -> bool {
+        self.spinning.load(Ordering::SeqCst) > 0
+    }
+}

@@ -1,0 +1,649 @@
+//! The fabric of nodes that run on one machine: memory that they share.
+//!
+//! ```text
+//!   mod.rs        ShmFabric: sends, polls, drains              one_sided.rs  words, announcements
+//!   ring.rs       messages: one ring a sender and receiver     frames.rs     copies of other nodes' frames
+//!   bell.rs       who sleeps, and who wakes whom
+//!   board.rs      what lies where                              mapping.rs    bytes that others change
+//! ```
+//!
+//! The launcher makes three files a node, which all nodes inherit: *frames*, the memory file in which the node keeps its part of the
+//! shared region; a *board*, where others leave messages and announcements for it and read its words; and a *doorbell*, an eventfd.
+//! None has a name that another process could open; only a process that may trace the nodes (the same user, or root) reaches them,
+//! through `/proc`. So messages need neither authentication nor encryption: nothing leaves the machine, and whoever could read a board
+//! could read the nodes' memory itself. For the same reason nothing is lost, repeated or reordered.
+//!
+//! `send` puts a message into its ring at the receiver when there is room, and queues it otherwise; any poll, and a ring of the
+//! receiver's that has taken something out, moves the queue on.
+//!
+//! A peer that has gone wrong may write anything on the boards, which every node has mapped. Whatever is read there is copied once and
+//! believed only within its bounds; beyond them the next poll says so, and the node cannot go on. A peer that has died is
+//! silent, no more: who is dead is noticed elsewhere.
+
+mod bell;
+mod board;
+mod frames;
+mod mapping;
+mod one_sided;
+mod ring;
+mod silence;
+
+use std::collections::VecDeque;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering, fence};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant as Clock};
+
+use hiroba_base::NodeId;
+use rustix::event::{PollFd, PollFlags, Timespec, epoll, poll};
+
+use self::bell::Bells;
+use self::board::{Board, Layout};
+use self::frames::{Frames, WindowCount};
+use self::one_sided::Logs;
+use self::ring::{Consumer, Nonsense, Producer, Taken, Unsent, fragment_bytes_max};
+use self::silence::Silences;
+use crate::link::{LinkStatistics, MESSAGE_BYTES_MAX};
+use crate::role::Role;
+use crate::traits::{Capabilities, Fabric, FabricConfig, FabricError, OneSided};
+use crate::wake::WakeEvent;
+
+/// Frames taken out of one ring before the next ring's turn comes.
+const FRAMES_A_TURN: usize = 64;
+
+/// How often a poll looks at all rings before it leaves what still comes to the next one.
+const LOOKS_A_POLL: usize = 4;
+
+/// How often a thread that drains looks whether another, receiving, has done its work.
+const DRAIN_LOOK: Duration = Duration::from_millis(1);
+
+/// The files that the nodes of a job share, by node; see the module's head.
+#[derive(Debug)]
+pub struct ShmFiles {
+    /// Each node's frames: memory files that may be sealed.
+    pub frames: Vec<OwnedFd>,
+    /// Each node's board: memory files that may be sealed, of no length until the first fabric is opened on them.
+    pub boards: Vec<OwnedFd>,
+    /// Each node's doorbell: non-blocking eventfds.
+    pub doorbells: Vec<OwnedFd>,
+}
+
+/// Messages and one-sided reads between processes of one machine; see [`Fabric`] for what threads may do.
+pub struct ShmFabric {
+    nodes: u16,
+    local: NodeId,
+    layout: Layout,
+    boards: Vec<Board>,
+    frames: Vec<Frames>,
+    windows_open: WindowCount,
+    bells: Bells,
+    logs: Logs,
+    wake: WakeEvent,
+    /// The wakes that polls without a count of their own have seen.
+    wakes_noticed: AtomicU64,
+    /// Readable when the doorbell or the wake event is: what callers wait on.
+    descriptor: OwnedFd,
+    outbound: Vec<Outbound>,
+    role: Role<Inbound>,
+    messages_received: AtomicU64,
+    silences: Silences,
+    failed: AtomicBool,
+    /// What a peer has left that cannot be, in words.
+    failure: Mutex<Option<String>>,
+}
+
+/// What goes to one peer.
+struct Outbound {
+    sending: Mutex<Sending>,
+    /// What `sending` has in its queue.
+    queued_bytes: AtomicUsize,
+    /// What `sending`'s ring shows as its tail.
+    tail: AtomicU64,
+}
+
+struct Sending {
+    ring: Producer,
+    /// Messages, or what is left of them, for which there was no room.
+    queue: VecDeque<Queued>,
+    queued_bytes: usize,
+    messages: u64,
+}
+
+struct Queued {
+    bytes: Vec<u8>,
+    sent: usize,
+}
+
+/// What receiving needs; belongs to the thread in the receiving role.
+struct Inbound {
+    rings: Vec<Consumer>,
+    /// The ring whose turn comes first.
+    first: usize,
+    buffer: Box<[u8]>,
+    /// Messages that came while a thread drained.
+    kept: VecDeque<(NodeId, Vec<u8>)>,
+}
+
+/// What one turn of receiving met.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Turn {
+    Nothing,
+    Something,
+}
+
+fn system(action: &'static str) -> impl Fn(io::Error) -> FabricError {
+    move |source| FabricError::System { action, source }
+}
+
+impl ShmFabric {
+    /// The fabric of a node on the files of its job.
+    ///
+    /// # Errors
+    ///
+    /// When the node or the number of files is out of bounds, when the files cannot be mapped or sealed, or the system gives no
+    /// descriptors.
+    pub fn open(files: ShmFiles, config: &FabricConfig) -> Result<ShmFabric, FabricError> {
+        let nodes = config.nodes()?;
+        let local = config.local;
+        let ShmFiles { frames, boards, doorbells } = files;
+        check_counts(nodes, [&frames, &boards, &doorbells])?;
+        let layout = Layout::new(nodes);
+        let boards = boards.into_iter().map(|file| Board::open(file, layout)).collect::<io::Result<Vec<_>>>();
+        let frames = frames.into_iter().map(Frames::new).collect::<io::Result<Vec<_>>>();
+        let wake = WakeEvent::new().map_err(|errno| system("make an eventfd")(errno.into()))?;
+        let bells = Bells::new(local, doorbells);
+        let fabric = ShmFabric {
+            nodes,
+            local,
+            layout,
+            boards: boards.map_err(system("map a node's board"))?,
+            frames: frames.map_err(system("use a node's memory file"))?,
+            windows_open: WindowCount::default(),
+            logs: Logs::new(nodes),
+            descriptor: descriptor(&bells, &wake)?,
+            bells,
+            wake,
+            wakes_noticed: AtomicU64::new(0),
+            outbound: NodeId::all(nodes).map(|node| Outbound::new(local, node, &layout)).collect(),
+            role: Role::new(Inbound::new(nodes, &layout)),
+            messages_received: AtomicU64::new(0),
+            silences: Silences::new(nodes),
+            failed: AtomicBool::new(false),
+            failure: Mutex::new(None),
+        };
+        fabric.let_sleep();
+        Ok(fabric)
+    }
+
+    fn own_board(&self) -> &Board {
+        &self.boards[self.local.index()]
+    }
+
+    fn peers(&self) -> impl Iterator<Item = NodeId> + use<> {
+        let local = self.local;
+        NodeId::all(self.nodes).filter(move |node| *node != local)
+    }
+
+    /// A peer has left what cannot be: the next poll says so.
+    fn fail(&self, nonsense: &Nonsense) {
+        let mut failure = self.failure.lock().unwrap_or_else(PoisonError::into_inner);
+        failure.get_or_insert_with(|| nonsense.to_string());
+        self.failed.store(true, Ordering::Release);
+        self.bells.ring_own();
+    }
+
+    fn check_failure(&self) -> io::Result<()> {
+        if !self.failed.load(Ordering::Acquire) {
+            return Ok(());
+        }
+        let failure = self.failure.lock().unwrap_or_else(PoisonError::into_inner);
+        Err(io::Error::new(io::ErrorKind::InvalidData, failure.clone().unwrap_or_default()))
+    }
+
+    /// Lets the node sleep, or wakes it when something has come meanwhile.
+    fn let_sleep(&self) {
+        self.bells.fall_asleep(self.own_board());
+        if self.has_work() {
+            self.bells.ring_own();
+        }
+    }
+
+    /// Whether a ring has something for us, or one that we wait for has ample room now.
+    fn has_work(&self) -> bool {
+        let board = self.own_board();
+        self.peers().any(|peer| {
+            let arrived = board.ring_tail(peer).load(Ordering::Relaxed);
+            arrived != board.ring_head(peer).load(Ordering::Relaxed)
+                || self.outbound[peer.index()].queued_bytes.load(Ordering::Relaxed) > 0
+                    && self.has_ample_room(peer)
+        })
+    }
+
+    /// Bytes that stand in the ring at `peer`.
+    fn untaken_bytes(&self, peer: NodeId) -> u64 {
+        let head = self.boards[peer.index()].ring_head(self.local).load(Ordering::Relaxed);
+        self.outbound[peer.index()].tail.load(Ordering::Relaxed).saturating_sub(head)
+    }
+
+    /// Whether at least half of the ring at `peer` is free: then the longest fragment fits.
+    fn has_ample_room(&self, peer: NodeId) -> bool {
+        self.untaken_bytes(peer) <= self.layout.ring_bytes as u64 / 2
+    }
+
+    /// One turn in the receiving role: sends what was queued, delivers what has come.
+    ///
+    /// While it lasts nobody need ring. At its end the node may sleep: whatever was put on its board before is taken in, or makes the
+    /// descriptor readable.
+    fn turn(&self, inbound: &mut Inbound, deliver: &mut dyn FnMut(NodeId, &[u8])) -> io::Result<Turn> {
+        if self.bells.is_spinning() {
+            return self.look(inbound, deliver);
+        }
+        self.bells.silence();
+        let mut turn = Turn::Nothing;
+        for _ in 0..LOOKS_A_POLL {
+            self.bells.stay_awake(self.own_board());
+            let look = self.look(inbound, deliver);
+            if self.bells.is_spinning() {
+                return look;
+            }
+            self.bells.fall_asleep(self.own_board());
+            if look? == Turn::Something {
+                turn = Turn::Something;
+            }
+            if !self.has_work() {
+                return Ok(turn);
+            }
+        }
+        self.bells.ring_own();
+        Ok(turn)
+    }
+
+    fn look(&self, inbound: &mut Inbound, deliver: &mut dyn FnMut(NodeId, &[u8])) -> io::Result<Turn> {
+        self.check_failure()?;
+        self.move_queues_on();
+        let mut turn = Turn::Nothing;
+        while let Some((from, message)) = inbound.kept.pop_front() {
+            turn = Turn::Something;
+            deliver(from, &message);
+        }
+        let nodes = inbound.rings.len();
+        for index in (inbound.first..nodes).chain(0..inbound.first) {
+            if index != self.local.index() && !inbound.rings[index].is_empty(self.own_board()) {
+                inbound.first = index + 1;
+                turn = Turn::Something;
+                self.empty_ring(inbound, NodeId(index as u16), deliver)?;
+            }
+        }
+        Ok(turn)
+    }
+
+    fn empty_ring(
+        &self,
+        inbound: &mut Inbound,
+        from: NodeId,
+        deliver: &mut dyn FnMut(NodeId, &[u8]),
+    ) -> io::Result<()> {
+        let board = self.own_board();
+        for _ in 0..FRAMES_A_TURN {
+            let ring = &mut inbound.rings[from.index()];
+            let was_ample = ring.has_ample_room();
+            let taken = ring.next(board, &mut inbound.buffer).inspect_err(|nonsense| self.fail(nonsense));
+            if !was_ample && ring.has_ample_room() {
+                self.tell_of_room(from); // so that the sender goes on while the rest is taken
+            }
+            match taken.map_err(|nonsense| io::Error::new(io::ErrorKind::InvalidData, nonsense))? {
+                Taken::Nothing => break,
+                Taken::Piece => {}
+                Taken::Message(length) => {
+                    self.count_received();
+                    deliver(from, &inbound.buffer[..length]);
+                }
+                Taken::LongMessage => {
+                    self.count_received();
+                    let message = ring.long();
+                    deliver(from, &message);
+                    inbound.rings[from.index()].recycle(message);
+                }
+            }
+        }
+        if inbound.rings[from.index()].has_ample_room() {
+            self.tell_of_room(from);
+        }
+        Ok(())
+    }
+
+    /// The thread in the role counts alone.
+    fn count_received(&self) {
+        let before = self.messages_received.load(Ordering::Relaxed);
+        self.messages_received.store(before + 1, Ordering::Relaxed);
+    }
+
+    /// Wakes a sender that has messages queued and sleeps.
+    fn tell_of_room(&self, sender: NodeId) {
+        // SYNC POINT: pairs with the fences in `push_queue` and `fall_asleep`, which stand between the sender's wish or sleep and its
+        // next look at the head: either it sees the head that was stored before, or we see its wish and its sleep.
+        fence(Ordering::SeqCst);
+        if self.own_board().wants_room(sender).load(Ordering::Relaxed) != 0 {
+            self.bells.ring(sender, &self.boards[sender.index()]);
+        }
+    }
+
+    /// Gives queued messages to rings that have room.
+    fn move_queues_on(&self) {
+        for peer in self.peers() {
+            let outbound = &self.outbound[peer.index()];
+            if outbound.queued_bytes.load(Ordering::Relaxed) > 0 {
+                let mut sending = outbound.sending();
+                self.push_queue(peer, outbound, &mut sending);
+            }
+        }
+    }
+
+    fn push_queue(&self, peer: NodeId, outbound: &Outbound, sending: &mut Sending) {
+        let board = &self.boards[peer.index()];
+        let before = sending.ring.tail();
+        loop {
+            let pushed = sending.push_queue(board);
+            outbound.tail.store(sending.ring.tail(), Ordering::Relaxed);
+            outbound.queued_bytes.store(sending.queued_bytes, Ordering::Relaxed);
+            board.wants_room(self.local).store(u64::from(sending.queued_bytes > 0), Ordering::Relaxed);
+            if let Err(nonsense) = pushed {
+                self.fail(&nonsense);
+                break;
+            }
+            // SYNC POINT: pairs with the fence in `tell_of_room`: the receiver has seen the wish, or we see the room.
+            fence(Ordering::SeqCst);
+            if sending.queue.is_empty() || !self.has_ample_room(peer) {
+                break;
+            }
+        }
+        if sending.ring.tail() != before {
+            self.bells.ring(peer, board);
+        }
+    }
+
+    /// Sleeps until the doorbell rings; false when a wake after `wakes_seen`, a signal or the deadline ended it.
+    fn sleep(&self, wakes_seen: u64, deadline: Option<Clock>) -> io::Result<bool> {
+        let timeout = deadline.map(|deadline| deadline.saturating_duration_since(Clock::now()));
+        if timeout == Some(Duration::ZERO) {
+            return Ok(false);
+        }
+        let Some(_sleeper) = self.wake.sleep(wakes_seen) else { return Ok(false) };
+        let doorbell = self.bells.own();
+        let mut descriptors = [PollFd::new(&doorbell, PollFlags::IN), PollFd::new(&self.wake, PollFlags::IN)];
+        match poll(&mut descriptors, timeout.map(timespec).as_ref()) {
+            Ok(0) | Err(rustix::io::Errno::INTR) => Ok(false),
+            Ok(_) => Ok(descriptors[1].revents().is_empty()),
+            Err(errno) => Err(errno.into()),
+        }
+    }
+
+    fn poll_until(
+        &self,
+        wakes_seen: u64,
+        deadline: Option<Clock>,
+        deliver: &mut dyn FnMut(NodeId, &[u8]),
+    ) -> io::Result<()> {
+        loop {
+            let role = self.role.wait(deadline, || self.wake.count() != wakes_seen);
+            let Some(mut role) = role else { return Ok(()) };
+            if self.turn(role.inner(), deliver)? == Turn::Something {
+                return Ok(());
+            }
+            drop(role);
+            if !self.sleep(wakes_seen, deadline)? {
+                return Ok(());
+            }
+        }
+    }
+
+    fn drain_until(&self, deadline: Clock) -> io::Result<bool> {
+        loop {
+            if let Some(mut role) = self.role.try_take() {
+                let inbound = role.inner();
+                let mut kept = std::mem::take(&mut inbound.kept);
+                let result = self.turn(inbound, &mut |from, bytes| kept.push_back((from, bytes.to_vec())));
+                if !kept.is_empty() {
+                    self.bells.ring_own();
+                }
+                inbound.kept = kept;
+                result?;
+            }
+            if self.backlog_bytes_all() == 0 {
+                return Ok(true);
+            }
+            let now = Clock::now();
+            if now >= deadline {
+                return Ok(false);
+            }
+            self.sleep(self.wake.count(), Some(deadline.min(now + DRAIN_LOOK)))?;
+        }
+    }
+}
+
+/// What the queue keeps of a message beside its bytes counts as this much, so that a queue of empty messages is not empty.
+const QUEUED_OVERHEAD_BYTES: usize = size_of::<Queued>();
+
+impl Outbound {
+    fn new(local: NodeId, peer: NodeId, layout: &Layout) -> Outbound {
+        let ring = Producer::new(local, peer, layout.ring_bytes);
+        Outbound {
+            sending: Mutex::new(Sending { ring, queue: VecDeque::new(), queued_bytes: 0, messages: 0 }),
+            queued_bytes: AtomicUsize::new(0),
+            tail: AtomicU64::new(0),
+        }
+    }
+
+    /// The lock is held for copies and for a system call that does not block.
+    fn sending(&self) -> MutexGuard<'_, Sending> {
+        self.sending.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Sending {
+    fn enqueue(&mut self, mut message: Unsent) {
+        let mut bytes = Vec::with_capacity(message.rest());
+        while message.rest() > 0 {
+            bytes.extend_from_slice(message.take(message.rest()));
+        }
+        self.queued_bytes += bytes.len() + QUEUED_OVERHEAD_BYTES;
+        self.queue.push_back(Queued { bytes, sent: 0 });
+    }
+
+    /// Puts into the ring what there is room for.
+    fn push_queue(&mut self, board: &Board) -> Result<(), Nonsense> {
+        while let Some(first) = self.queue.front_mut() {
+            let parts = [&first.bytes[first.sent..]];
+            let mut message = Unsent::new(&parts);
+            let before = message.rest();
+            let whole = self.ring.push(board, &mut message)?;
+            let sent = before - message.rest();
+            first.sent += sent;
+            self.queued_bytes -= sent;
+            if !whole {
+                break;
+            }
+            self.queued_bytes -= QUEUED_OVERHEAD_BYTES;
+            self.queue.pop_front();
+        }
+        Ok(())
+    }
+}
+
+impl Inbound {
+    fn new(nodes: u16, layout: &Layout) -> Inbound {
+        Inbound {
+            rings: NodeId::all(nodes).map(|sender| Consumer::new(sender, layout.ring_bytes)).collect(),
+            first: 0,
+            buffer: vec![0; fragment_bytes_max(layout.ring_bytes)].into_boxed_slice(),
+            kept: VecDeque::new(),
+        }
+    }
+}
+
+impl Fabric for ShmFabric {
+    fn capabilities(&self) -> Capabilities {
+        Capabilities {
+            one_sided: true,
+            remote_atomics: false,
+            ordered: true,
+            reliable: true,
+            max_inline_bytes: fragment_bytes_max(self.layout.ring_bytes),
+        }
+    }
+
+    fn local(&self) -> NodeId {
+        self.local
+    }
+
+    fn nodes(&self) -> u16 {
+        self.nodes
+    }
+
+    fn send(&self, to: NodeId, parts: &[&[u8]]) {
+        assert!(
+            to != self.local && to.0 < self.nodes,
+            "expected a peer of node {} among {} nodes to send to, got node {to}",
+            self.local,
+            self.nodes
+        );
+        let mut message = Unsent::new(parts);
+        assert!(
+            message.rest() <= MESSAGE_BYTES_MAX,
+            "expected at most {MESSAGE_BYTES_MAX} bytes in a message, got {}",
+            message.rest()
+        );
+        let outbound = &self.outbound[to.index()];
+        let mut sending = outbound.sending();
+        sending.messages += 1;
+        if sending.queue.is_empty() {
+            let board = &self.boards[to.index()];
+            let whole = sending.ring.push(board, &mut message).inspect_err(|nonsense| self.fail(nonsense));
+            outbound.tail.store(sending.ring.tail(), Ordering::Relaxed);
+            self.bells.ring(to, board);
+            if whole.unwrap_or(false) {
+                return;
+            }
+        }
+        sending.enqueue(message);
+        self.push_queue(to, outbound, &mut sending);
+    }
+
+    fn poll(&self, timeout: Option<Duration>, deliver: &mut dyn FnMut(NodeId, &[u8])) -> io::Result<()> {
+        let seen = self.wakes_noticed.load(Ordering::SeqCst);
+        let result = self.poll_since(seen, timeout, deliver);
+        self.wakes_noticed.fetch_max(self.wake.count(), Ordering::SeqCst);
+        result
+    }
+
+    fn wakes(&self) -> u64 {
+        self.wake.count()
+    }
+
+    fn poll_since(
+        &self,
+        wakes_seen: u64,
+        timeout: Option<Duration>,
+        deliver: &mut dyn FnMut(NodeId, &[u8]),
+    ) -> io::Result<()> {
+        // A timeout past the end of the clock is none.
+        let deadline = timeout.and_then(|timeout| Clock::now().checked_add(timeout));
+        self.poll_until(wakes_seen, deadline, deliver)
+    }
+
+    fn poll_now(&self, deliver: &mut dyn FnMut(NodeId, &[u8])) -> io::Result<()> {
+        let Some(mut role) = self.role.try_take() else { return Ok(()) };
+        self.wakes_noticed.fetch_max(self.wake.count(), Ordering::SeqCst);
+        self.wake.clear();
+        self.turn(role.inner(), deliver).map(|_| ())
+    }
+
+    fn begin_spinning(&self) {
+        self.bells.begin_spinning(self.own_board());
+    }
+
+    fn end_spinning(&self) {
+        if self.bells.end_spinning(self.own_board()) && self.has_work() {
+            self.bells.ring_own();
+        }
+    }
+
+    fn descriptor(&self) -> BorrowedFd<'_> {
+        self.descriptor.as_fd()
+    }
+
+    fn next_timeout(&self) -> Option<Duration> {
+        None
+    }
+
+    fn wake(&self) {
+        self.wake.wake();
+        self.role.wake();
+    }
+
+    fn backlog_bytes(&self, to: NodeId) -> usize {
+        let queued = self.outbound[to.index()].queued_bytes.load(Ordering::Relaxed);
+        // A head that cannot be is met by the next look at it.
+        queued + self.untaken_bytes(to) as usize
+    }
+
+    fn backlog_bytes_all(&self) -> usize {
+        self.peers().map(|peer| self.backlog_bytes(peer)).sum()
+    }
+
+    fn drain(&self, deadline: Duration) -> bool {
+        let end = Clock::now().checked_add(deadline);
+        end.is_some_and(|end| self.drain_until(end).unwrap_or(false))
+    }
+
+    fn statistics(&self) -> LinkStatistics {
+        let mut statistics = LinkStatistics {
+            messages_received: self.messages_received.load(Ordering::Relaxed),
+            ..LinkStatistics::default()
+        };
+        for outbound in &self.outbound {
+            let sending = outbound.sending();
+            statistics.messages_sent += sending.messages;
+            statistics.datagrams_sent += sending.ring.frames;
+            statistics.bytes_sent += sending.ring.tail();
+        }
+        statistics
+    }
+
+    fn longest_silence(&self) -> Option<(NodeId, Duration)> {
+        self.silences.longest(self)
+    }
+
+    fn one_sided(&self) -> Option<&dyn OneSided> {
+        Some(self)
+    }
+}
+
+fn timespec(duration: Duration) -> Timespec {
+    Timespec {
+        tv_sec: i64::try_from(duration.as_secs()).unwrap_or(i64::MAX),
+        tv_nsec: duration.subsec_nanos().into(),
+    }
+}
+
+fn check_counts(nodes: u16, files: [&Vec<OwnedFd>; 3]) -> Result<(), FabricError> {
+    match files.iter().find(|files| files.len() != usize::from(nodes)) {
+        None => Ok(()),
+        Some(files) => Err(system("take over the job's shared files")(io::Error::new(
+            io::ErrorKind::InvalidInput,
+            format!("expected one of each kind for each of {nodes} nodes, got {}", files.len()),
+        ))),
+    }
+}
+
+/// The descriptor that covers doorbell and wake event.
+fn descriptor(bells: &Bells, wake: &WakeEvent) -> Result<OwnedFd, FabricError> {
+    let failed = |errno: rustix::io::Errno| system("make an epoll descriptor")(errno.into());
+    let descriptor = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(failed)?;
+    for source in [bells.own(), wake.as_fd()] {
+        epoll::add(&descriptor, source, epoll::EventData::new_u64(0), epoll::EventFlags::IN)
+            .map_err(failed)?;
+    }
+    Ok(descriptor)
+}

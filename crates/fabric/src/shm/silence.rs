@@ -1,0 +1,57 @@
+//! Who has not taken what was left for it.
+
+use std::sync::atomic::Ordering;
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant as Clock};
+
+use hiroba_base::NodeId;
+
+use super::ShmFabric;
+
+/// The last signs of life that were seen of a peer that owes one.
+#[derive(Clone, Copy, Debug)]
+struct Owed {
+    /// How far it had taken what we sent.
+    taken: u64,
+    /// How far it had sent.
+    sent: u64,
+    since: Clock,
+}
+
+/// For each peer what was seen when it was last looked at; looking costs the peers nothing.
+#[derive(Debug)]
+pub struct Silences(Mutex<Vec<Option<Owed>>>);
+
+impl Silences {
+    /// Nobody owes anything yet.
+    pub fn new(nodes: u16) -> Silences {
+        Silences(Mutex::new(vec![None; usize::from(nodes)]))
+    }
+
+    /// Who has left our messages untaken, and sent nothing, through all looks for the longest time. Silence is counted from the first
+    /// look that met it.
+    pub fn longest(&self, fabric: &ShmFabric) -> Option<(NodeId, Duration)> {
+        let mut owed = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let now = Clock::now();
+        let mut longest = None;
+        for peer in fabric.peers() {
+            let seen = &mut owed[peer.index()];
+            if fabric.untaken_bytes(peer) == 0 {
+                *seen = None;
+                continue;
+            }
+            let taken = fabric.boards[peer.index()].ring_head(fabric.local).load(Ordering::Relaxed);
+            let sent = fabric.own_board().ring_tail(peer).load(Ordering::Relaxed);
+            match seen {
+                Some(seen) if (seen.taken, seen.sent) == (taken, sent) => {
+                    let silence = now.saturating_duration_since(seen.since);
+                    if longest.is_none_or(|(_, longest)| silence > longest) {
+                        longest = Some((peer, silence));
+                    }
+                }
+                _ => *seen = Some(Owed { taken, sent, since: now }),
+            }
+        }
+        longest
+    }
+}

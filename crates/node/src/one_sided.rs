@@ -1,0 +1,66 @@
+//! Reading pages from their home's frames, on the faulting thread.
+
+use hiroba_base::{NodeId, PageId, PageRange, VersionVector};
+use hiroba_fabric::OneSided;
+use hiroba_protocol::{NewContent, ReadOutcome};
+
+use crate::host::Core;
+use crate::runtime::Runtime;
+
+impl Runtime {
+    pub(crate) fn one_sided(&self) -> &dyn OneSided {
+        let one_sided = self.fabric().one_sided();
+        one_sided.expect("the engine reads only where the fabric can")
+    }
+
+    /// Carries out `Effect::Read`.
+    pub(crate) fn read_from_home(
+        &self,
+        core: &mut Core,
+        pages: PageRange,
+        page_bytes: u32,
+        home: NodeId,
+        needed: &VersionVector,
+        merge: bool,
+    ) -> ReadOutcome {
+        let one_sided = self.one_sided();
+        let published = |(writer, seq): &(NodeId, u64)| one_sided.published(home, *writer) >= *seq;
+        let granules_per_page = u64::from(page_bytes / self.limits.granule_bytes);
+        let mut page_ids = (pages.first.0..pages.end().0).step_by(granules_per_page as usize);
+        if !needed.entries().iter().all(published) || !page_ids.all(|page| one_sided.announce(home, page)) {
+            return ReadOutcome::Behind;
+        }
+        if merge {
+            return ReadOutcome::Installed {
+                dirty: self.merge_from_home(core, pages.first, page_bytes, home),
+            };
+        }
+        let bytes = pages.count as usize * self.limits.granule_bytes as usize;
+        let fill = |frames: &mut [u8]| self.copy_from_home(home, pages.first, frames);
+        // SAFETY: the engine says that the program has no access to these pages, nobody else reads copies, and other threads of the
+        // runtime would need the core's lock, which the caller holds.
+        let filled = unsafe { self.memory.fill(pages.first, bytes, fill) };
+        self.or_fatal(filled);
+        ReadOutcome::Installed { dirty: false }
+    }
+
+    /// By way of a buffer: each byte must be read once, for frame and twin alike. Whether there were unsent writes.
+    fn merge_from_home(&self, core: &mut Core, page: PageId, page_bytes: u32, home: NodeId) -> bool {
+        let mut bytes = std::mem::take(&mut core.page);
+        bytes.resize(page_bytes as usize, 0);
+        self.copy_from_home(home, page, &mut bytes);
+        let content = NewContent::Bytes(bytes);
+        let dirty = self.merge(core, page, &content);
+        if let NewContent::Bytes(bytes) = content {
+            core.page = bytes;
+        }
+        dirty
+    }
+
+    fn copy_from_home(&self, home: NodeId, page: PageId, into: &mut [u8]) {
+        let offset = page.0 * u64::from(self.limits.granule_bytes);
+        if let Err(error) = self.one_sided().read(home, offset, into) {
+            self.fatal(&format!("cannot read {page} from the memory of node {home}: {error}"));
+        }
+    }
+}

@@ -1,0 +1,354 @@
+//! One-sided fetches: the faulting thread reads the home's frame itself, where the fabric can, and wakes nobody.
+//!
+//! A fetch by message tells the home two things, which must be agreed upon otherwise when the home takes no part:
+//!
+//! - **Which intervals a frame holds.** The diffs of one writer come to a home in order, and the last message of an interval says so.
+//!   So one word a writer suffices: the home *publishes* that it has applied all that the writer's intervals through `seq` hold for
+//!   it. Who needs interval `i` of that writer may read when the word is `i` or more. The word is the home's, not the page's, so no page
+//!   has a lock or a version that readers and writers would contend for. Two writers need more thought:
+//!   - *The home itself* sends no diffs. But its notice has come by messages, which order its stores before the reader's loads.
+//!   - *The reader itself*: diffs of its own may still be on their way. By message the request would follow them on the same link; here
+//!     they are needed like anybody else's.
+//! - **That there is a copy.** Of a page that it takes to be exclusive the home sends no notices. So the reader *announces*
+//!   the page before it copies; and the home takes all announcements whenever it closes an interval, before anything else, makes
+//!   the pages shared, and counts those that it may have written without notice as written in that interval. Announcing and taking
+//!   are ordered like two fences: an announcement that the home misses was made after the taking, and then the copy holds every store
+//!   that the interval is about; the next interval will find it. Nothing else need look for announcements: if a departure makes
+//!   a page exclusive again that has just been announced, the announcement still waits for the next release.
+//!
+//! Bytes that are written while they are copied may come torn. They belong to stores, or to diffs, that are concurrent with the
+//! reader: had the reader acquired what follows them, the word would have been published, or the home's notice would have come. A program
+//! without data races does not look at those bytes before a notice of that interval reaches it, which invalidates the copy, since the copy
+//! does not claim to hold the interval. Nor are they taken for writes of its own: twin and frame are made of one and the same copy,
+//! and where there is a twin, bytes of the copy that differ from it go into both.
+//!
+//! Where either condition fails the page is asked for by message, as if nobody could read anything.
+
+use hiroba_base::{Access, IntervalSeq, NodeId, PageId, PageRange, PageSet, VersionVector};
+
+use super::Hlrc;
+use crate::home::Located;
+use crate::{Effect, ReadOutcome};
+
+/// Adjacent pages are read in one go up to this many bytes: enough to make the cost of a call small, and a
+/// copy that keeps others waiting for some tens of microseconds.
+const READ_RUN_BYTES_MAX: u64 = 256 << 10;
+
+/// The nodes whose frames this node can read, by number; none where the fabric cannot.
+#[derive(Debug, Default)]
+pub(super) struct Reach(Vec<bool>);
+
+impl Reach {
+    /// Whether there are any.
+    pub(super) fn is_some(&self) -> bool {
+        !self.0.is_empty()
+    }
+
+    pub(super) fn includes(&self, node: NodeId) -> bool {
+        self.0.get(node.index()).is_some_and(|reached| *reached)
+    }
+}
+
+impl Hlrc {
+    /// Has pages that are homed on `nodes` read from there without the home's help ([`Effect::Read`]). The same nodes read pages
+    /// homed here likewise: reach is mutual.
+    ///
+    /// # Panics
+    /// When data races are looked for, which needs every fetch to be a message.
+    pub fn reading_from(mut self, nodes: impl IntoIterator<Item = NodeId>) -> Hlrc {
+        assert!(!self.looks_for_races, "a home hears of every fetch when data races are looked for");
+        for node in nodes.into_iter().filter(|node| *node != self.me) {
+            self.reach.0.resize(usize::from(self.limits.nodes), false);
+            self.reach.0[node.index()] = true;
+        }
+        self
+    }
+
+    /// Reads a page from its home's frame, together with the one before it if that is about to be read as well.
+    pub(super) fn read_page(&mut self, home: NodeId, page_id: PageId) {
+        let read = self.read_of(home, page_id);
+        if let Some(last) = self.effects.back_mut()
+            && extend(last, &read)
+        {
+            return;
+        }
+        self.effects.push_back(read);
+    }
+
+    fn read_of(&mut self, home: NodeId, page_id: PageId) -> Effect {
+        let Located { granules, .. } = self.locate(page_id);
+        let pages = PageRange { first: page_id, count: granules };
+        let page_bytes = granules as u32 * self.limits.granule_bytes;
+        let page = self.pages.entry(page_id).or_default();
+        let mut needed = VersionVector::new();
+        let of_others = page.needed.entries().iter().filter(|(writer, _)| *writer != home);
+        of_others.for_each(|(writer, seq)| needed.advance(*writer, *seq));
+        needed.advance(self.me, page.held.get(self.me));
+        let prefetched = page.fetch.as_ref().is_some_and(|fetch| !fetch.demanded);
+        Effect::Read { pages, page_bytes, home, needed, merge: page.twin, prefetched }
+    }
+
+    /// The host has read pages, or could not.
+    pub(super) fn handle_read(&mut self, pages: PageRange, outcome: ReadOutcome) {
+        let Located { granules, home, .. } = self.locate(pages.first);
+        let page_ids = (0..pages.count / granules).map(|index| PageId(pages.first.0 + index * granules));
+        match outcome {
+            ReadOutcome::Installed { dirty } if pages.count == granules => {
+                self.install_read(pages.first, dirty);
+            }
+            ReadOutcome::Installed { .. } => self.install_run(&page_ids.collect()),
+            ReadOutcome::Behind if pages.count == granules => self.ask_for_page(home, pages.first),
+            ReadOutcome::Behind => {
+                // One of them may have kept the others.
+                for page_id in page_ids {
+                    let read = self.read_of(home, page_id);
+                    self.effects.push_back(read);
+                }
+            }
+        }
+    }
+
+    fn install_read(&mut self, page_id: PageId, dirty: bool) {
+        let page = self.pages.entry(page_id).or_default();
+        let fetch = page.fetch.take().expect("a page that is read is being fetched");
+        page.has_come();
+        if page.twin && !dirty && self.is_async() {
+            self.written.remove(page_id);
+        }
+        self.prefetches -= usize::from(fetch.hinted);
+        self.give_copy(page_id, if fetch.wants_write { Access::Write } else { Access::Read });
+        fetch.waiters.into_iter().for_each(|waiter| self.wake(waiter, crate::Outcome::Done));
+    }
+
+    /// Pages without twins, for which nobody waits.
+    fn install_run(&mut self, page_ids: &PageSet) {
+        for page_id in page_ids.iter() {
+            let page = self.pages.entry(page_id).or_default();
+            let fetch = page.fetch.take().expect("a page that is read is being fetched");
+            debug_assert!(fetch.waiters.is_empty() && !page.twin);
+            page.has_come();
+            page.access = Access::Read;
+            self.prefetches -= usize::from(fetch.hinted);
+            if self.is_async() {
+                self.make_twin(page_id);
+            }
+        }
+        if self.is_async() {
+            self.watch_all(page_ids);
+        } else {
+            self.protect_all(page_ids, Access::Read);
+        }
+    }
+}
+
+impl super::Page {
+    /// The copy holds what it held and what was needed. It may hold more: a notice of that invalidates it in vain.
+    fn has_come(&mut self) {
+        let needed = std::mem::take(&mut self.needed);
+        needed.entries().iter().for_each(|(writer, seq)| self.held.advance(*writer, *seq));
+        self.valid = true;
+    }
+}
+
+/// Whether `last` reads the page that `next` reads as well, by now.
+fn extend(last: &mut Effect, next: &Effect) -> bool {
+    let Effect::Read { pages, page_bytes, home, needed, merge: false, prefetched } = last else {
+        return false;
+    };
+    let Effect::Read {
+        pages: more,
+        page_bytes: bytes,
+        home: from,
+        needed: also,
+        merge: false,
+        prefetched: hinted,
+    } = next
+    else {
+        return false;
+    };
+    let of_one_kind = (&*page_bytes, &*home) == (bytes, from) && *prefetched && *hinted;
+    let bytes_after = (pages.count / more.count + 1) * u64::from(*bytes);
+    if !of_one_kind || pages.end() != more.first || bytes_after > READ_RUN_BYTES_MAX {
+        return false;
+    }
+    pages.count += more.count;
+    also.entries().iter().for_each(|(writer, seq)| needed.advance(*writer, *seq));
+    true
+}
+
+/// The home's side.
+impl Hlrc {
+    /// Another node has a copy of a page homed here, or is about to make one.
+    pub(super) fn share(&mut self, page_id: PageId) {
+        let page = self.pages.entry(page_id).or_default();
+        (page.shared, page.served) = (true, true);
+        if std::mem::take(&mut page.unnoticed) {
+            // It may have been written without notice until now; from now on its reader must hear of writes.
+            let runs_free = page.access == Access::Write;
+            self.written.insert(page_id);
+            if self.is_async() && runs_free {
+                self.watch(page_id);
+            }
+        }
+    }
+
+    /// The runtime has written an exclusive page that the program may never have touched. Who asks by message comes after it, so only a
+    /// reader who has announced the page already need hear of it.
+    pub(super) fn note_unnoticed(&mut self, page_id: PageId) {
+        if self.reach.is_some() {
+            self.pages.entry(page_id).or_default().unnoticed = true;
+        }
+    }
+
+    /// A node that could have read asks by message: perhaps there was no room for its announcement.
+    pub(super) fn make_room_for_announcements(&mut self, asks: NodeId) {
+        if self.reach.includes(asks) {
+            self.effects.push_back(Effect::TakeAnnouncements);
+        }
+    }
+
+    pub(super) fn handle_announced(&mut self, pages: &[PageId]) {
+        for page_id in pages {
+            // A page that is not allocated here yet will be: its reader has left the collective that allocates it.
+            let is_foreign = |located: Located| located.page != *page_id || located.home != self.me;
+            if page_id.0 < self.limits.region_granules && !self.homes.locate(*page_id).is_some_and(is_foreign)
+            {
+                self.share(*page_id);
+            }
+        }
+        if let Some(release) = &mut self.release
+            && std::mem::take(&mut release.announcing)
+        {
+            self.collect_written();
+        }
+    }
+
+    /// All that `writer` has sent from its intervals through `seq` is applied, unless some of it is kept.
+    pub(super) fn publish(&mut self, writer: NodeId, seq: IntervalSeq) {
+        let mut kept = self.ahead.iter().chain(&self.loopback);
+        if self.reach.is_some() && kept.all(|(from, _)| *from != writer) {
+            self.effects.push_back(Effect::Publish { writer, seq });
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use hiroba_base::PageSize;
+    use hiroba_wire::{Message, PageDiff, Placement};
+
+    use super::*;
+    use crate::{Done, Engine, WriteTracking};
+
+    const WRITER: NodeId = NodeId(1);
+    const FIRST: PageRange = PageRange { first: PageId(0), count: 4 };
+    const SECOND: PageRange = PageRange { first: PageId(4), count: 4 };
+
+    fn engine(me: NodeId) -> Hlrc {
+        let limits = hiroba_wire::Limits { nodes: 2, region_granules: 8, granule_bytes: 4096 };
+        let mut engine = Hlrc::new(me, limits, WriteTracking::Async).reading_from(NodeId::all(2));
+        engine.add_region(FIRST, PageSize::KIB_4, Placement::On(NodeId::ZERO));
+        engine
+    }
+
+    fn effects(engine: &mut Hlrc) -> Vec<Effect> {
+        std::iter::from_fn(|| engine.poll_effect()).collect()
+    }
+
+    fn publications(engine: &mut Hlrc) -> Vec<IntervalSeq> {
+        let effects = effects(engine).into_iter();
+        let seqs = effects.filter_map(|effect| match effect {
+            Effect::Publish { seq, .. } => Some(seq),
+            _ => None,
+        });
+        seqs.collect()
+    }
+
+    fn diffs(engine: &mut Hlrc, seq: IntervalSeq, last: bool, page: u64) -> Vec<IntervalSeq> {
+        let diffs = vec![PageDiff { page: PageId(page), runs: &[] }];
+        engine.handle_message(WRITER, &Message::Diffs { seq, last, diffs }).unwrap();
+        publications(engine)
+    }
+
+    #[test]
+    fn an_interval_is_published_with_its_last_diffs() {
+        let mut home = engine(NodeId::ZERO);
+        assert_eq!(diffs(&mut home, 1, false, 0), []);
+        assert_eq!(diffs(&mut home, 1, true, 1), [1]);
+        assert_eq!(diffs(&mut home, 2, true, 0), [2]);
+    }
+
+    #[test]
+    fn nothing_is_published_while_diffs_for_a_later_region_are_kept() {
+        let mut home = engine(NodeId::ZERO);
+        assert_eq!(diffs(&mut home, 1, true, 4), [], "the region is not known here yet");
+        assert_eq!(diffs(&mut home, 2, true, 0), [], "the first interval is not applied");
+        home.add_region(SECOND, PageSize::KIB_4, Placement::On(NodeId::ZERO));
+        assert_eq!(publications(&mut home), [1]);
+        assert_eq!(diffs(&mut home, 3, true, 0), [3]);
+    }
+
+    #[test]
+    fn diffs_that_come_before_kept_ones_are_applied_publish_nothing() {
+        let mut home = engine(NodeId::ZERO);
+        diffs(&mut home, 1, true, 4);
+        home.add_region(SECOND, PageSize::KIB_4, Placement::On(NodeId::ZERO));
+        // The host has not polled in between.
+        let message =
+            Message::Diffs { seq: 2, last: true, diffs: vec![PageDiff { page: PageId(0), runs: &[] }] };
+        home.handle_message(WRITER, &message).unwrap();
+        assert_eq!(publications(&mut home), [1]);
+    }
+
+    #[test]
+    fn a_page_announced_ahead_of_its_region_is_shared_from_the_beginning() {
+        let mut home = engine(NodeId::ZERO);
+        home.handle_done(Done::Announced { pages: vec![PageId(5), PageId(u64::MAX)] });
+        home.add_region(SECOND, PageSize::KIB_4, Placement::On(NodeId::ZERO));
+        home.handle_fault(PageId(5), Access::Write, None);
+        home.handle_fault(PageId(6), Access::Write, None);
+        let watched = PageRange::single(PageId(5));
+        let exclusive = PageRange::single(PageId(6));
+        let expected =
+            [Effect::Watch { pages: watched }, Effect::Protect { pages: exclusive, access: Access::Write }];
+        assert_eq!(effects(&mut home), expected);
+    }
+
+    #[test]
+    fn pages_that_follow_each_other_are_read_in_one_go_and_asked_for_one_by_one() {
+        let mut reader = engine(WRITER);
+        reader.handle_prefetch(FIRST);
+        let read = |pages| Effect::Read {
+            pages,
+            page_bytes: 4096,
+            home: NodeId::ZERO,
+            needed: VersionVector::new(),
+            merge: false,
+            prefetched: true,
+        };
+        assert_eq!(effects(&mut reader), [read(FIRST)]);
+        reader.handle_done(Done::Read { pages: FIRST, outcome: ReadOutcome::Behind });
+        let singles: Vec<Effect> = FIRST.iter().map(|page| read(PageRange::single(page))).collect();
+        assert_eq!(effects(&mut reader), singles);
+        for page in FIRST.iter() {
+            let outcome = ReadOutcome::Behind;
+            reader.handle_done(Done::Read { pages: PageRange::single(page), outcome });
+        }
+        let requests = effects(&mut reader);
+        assert!(requests.iter().all(|effect| matches!(effect, Effect::Send { to: NodeId::ZERO, .. })));
+        assert_eq!(requests.len(), 4);
+    }
+
+    #[test]
+    fn a_run_that_was_read_is_watched_in_one_go() {
+        let mut reader = engine(WRITER);
+        reader.handle_prefetch(FIRST);
+        effects(&mut reader);
+        let outcome = ReadOutcome::Installed { dirty: false };
+        reader.handle_done(Done::Read { pages: FIRST, outcome });
+        let effects = effects(&mut reader);
+        assert_eq!(effects.last(), Some(&Effect::Watch { pages: FIRST }));
+        let twins = effects.iter().filter(|effect| matches!(effect, Effect::Twin { .. })).count();
+        assert_eq!((twins, effects.len()), (4, 5));
+    }
+}
