@@ -23,6 +23,8 @@ pub enum Command {
     },
     /// Run a program.
     Run(Box<RunOptions>),
+    /// Start and watch nodes of a job whose launcher runs on another host.
+    Agent,
     /// Call a compiler.
     Compile {
         /// Which one.
@@ -46,8 +48,10 @@ pub enum Command {
 /// `hiroba run`, checked.
 #[derive(Debug, Clone, PartialEq)]
 pub struct RunOptions {
-    /// Nodes of the job.
+    /// Nodes of the job; of one on several hosts, only when they are known.
     pub nodes: u16,
+    /// The same if it was given.
+    pub nodes_asked: Option<u16>,
     /// Program threads a node.
     pub threads_per_node: u16,
     /// The coherence protocol.
@@ -91,6 +95,13 @@ pub struct RunOptions {
 }
 
 const AFTER_HELP: &str = "\
+On several machines (--hosts) nodes are numbered host by host, in the file's order; a
+host without slots gets an equal share of -n, else a node for each of its cores divided
+by THREADS. Program and working directory must be there under the same paths, and hiroba
+of the same build (its path there: $HIROBA_AGENT, if another). The environment of nodes
+on other machines is that of a login there, and the variables HIROBA_*, OMP_* and -x.
+Node 0 reads standard input only on this machine.
+
 Exit status: that of node 0 if it is not zero, else the first other node's that is not;
 125 a fault of Hiroba's or of its arguments, 126 the program cannot be executed,
 127 it was not found, 128+S a node was killed by signal S. Data races that --races
@@ -141,6 +152,8 @@ enum Subcommands {
     Bench(BenchArguments),
     #[command(hide = true, disable_help_flag = true)]
     BenchNode { plan: String },
+    #[command(hide = true, disable_help_flag = true)]
+    Agent,
     /// Compile a small simulation, run it on one node and on several, and show where the time went
     Demo {
         /// How many nodes to compare with one
@@ -210,7 +223,7 @@ struct RunArguments {
     /// Put the number of the node in front of each line that the program writes
     #[arg(long)]
     label: bool,
-    /// Set a variable for the nodes (they get the whole environment anyway); may be repeated
+    /// Set a variable for the nodes, or pass it to other machines as it is; may be repeated
     #[arg(short = 'x', value_name = "VAR[=VALUE]")]
     variables: Vec<OsString>,
     /// Inflict faults on the network, for tests: probabilities and a seed
@@ -228,7 +241,7 @@ struct RunArguments {
     /// Take a node for dead when nothing has been heard of it for so long; 0 never does [default: 3 on one machine, 10 on several]
     #[arg(long, value_name = "SECONDS", allow_hyphen_values = true)]
     dead_after: Option<String>,
-    /// Run on the machines that FILE lists, one a line as HOST [slots=N] [address=IP]
+    /// Run on the machines that FILE lists, one a line as HOST [slots=N] [address=IP], reached by ssh; see below
     #[arg(long, value_name = "FILE")]
     hosts: Option<PathBuf>,
     /// Start programs on other machines by CMD HOST PROGRAM ARGS instead of ssh
@@ -323,6 +336,7 @@ pub fn parse(arguments: impl Iterator<Item = OsString>) -> Result<Command, Failu
         Subcommands::Demo { nodes } => Ok(Command::Demo { nodes: check_nodes(&nodes)? }),
         Subcommands::Bench(given) => Ok(Command::Bench(Box::new(check_bench(given)?))),
         Subcommands::BenchNode { plan } => check_plan(&plan),
+        Subcommands::Agent => Ok(Command::Agent),
         Subcommands::Check(given) => unavailable("check", &given),
         Subcommands::Analyze(given) => unavailable("analyze", &given),
         Subcommands::Calibrate(given) => unavailable("calibrate", &given),
@@ -343,10 +357,15 @@ fn check_run(given: RunArguments) -> Result<RunOptions, Failure> {
         return Err(Failure::new(format!("{flag} is not available yet; {instead}")));
     }
     let threads_per_node = check_threads(&given.threads_per_node)?;
-    let nodes = match &given.nodes {
-        Some(nodes) => check_nodes(nodes)?,
-        None => default_nodes(threads_per_node),
-    };
+    let nodes_asked = given.nodes.as_deref().map(check_nodes).transpose()?;
+    let nodes = nodes_asked.unwrap_or_else(|| default_nodes(threads_per_node));
+    if given.launcher.is_some() && given.hosts.is_none() {
+        return Err(Failure::new(
+            "--launcher starts programs on other machines; say which with --hosts FILE",
+        ));
+    }
+    // How many nodes the hosts have is known when they have answered.
+    let nodes_max = if given.hosts.is_some() { nodes_asked.unwrap_or(MAX_NODES) } else { nodes };
     if given.label && given.debug.is_some() {
         return Err(Failure::new(
             "--label and --debug do not go together, as the debugger needs the terminal to itself; leave --label out",
@@ -362,6 +381,7 @@ fn check_run(given: RunArguments) -> Result<RunOptions, Failure> {
     let (statistics_table, statistics_json) = check_statistics(given.stats)?;
     Ok(RunOptions {
         nodes,
+        nodes_asked,
         threads_per_node,
         protocol: check_choice("protocol", given.protocol, &["hlrc"], PROTOCOLS_LATER)?,
         fabric: check_fabric(given.fabric)?,
@@ -369,7 +389,7 @@ fn check_run(given: RunArguments) -> Result<RunOptions, Failure> {
         fault_source: check_fault_source(given.fault_source.as_deref())?,
         write_tracking: check_write_tracking(given.write_tracking.as_deref())?,
         races: given.races,
-        debug: given.debug.as_deref().map(|node| check_debug(node, nodes)).transpose()?,
+        debug: given.debug.as_deref().map(|node| check_debug(node, nodes_max)).transpose()?,
         statistics_table,
         statistics_json,
         variables: check_variables(given.variables)?,
@@ -598,10 +618,12 @@ fn check_variables(given: Vec<OsString>) -> Result<Vec<(OsString, OsString)>, Fa
             let got = text.to_string_lossy();
             return Err(Failure::new(format!("expected VAR or VAR=VALUE after -x, got '{got}'")));
         }
-        // Without a value the variable passes as it is, which local nodes see anyway.
+        let name = OsString::from_vec(bytes[..name_bytes].to_vec());
         if name_bytes < bytes.len() {
-            let name = OsString::from_vec(bytes[..name_bytes].to_vec());
             variables.push((name, OsString::from_vec(bytes[name_bytes + 1..].to_vec())));
+        } else if let Some(value) = std::env::var_os(&name) {
+            // As it is here: nodes of this machine see it anyway, those of others do not.
+            variables.push((name, value));
         }
     }
     Ok(variables)

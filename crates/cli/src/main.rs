@@ -25,6 +25,7 @@ fn main() -> ExitCode {
             Ok(0)
         }
         Command::Run(options) => run::run(&options),
+        Command::Agent => run::serve_as_agent(),
         Command::Compile { language, arguments } => compiler::compile(language, &arguments),
         Command::Bench(options) => bench::bench(&options),
         Command::BenchNode(plan) => bench::serve_as_node(&plan),

@@ -26,7 +26,12 @@ fn receive(channel: BorrowedFd) -> Option<ToNode> {
     let mut bytes = vec![0u8; CONTROL_MESSAGE_BYTES_MAX];
     match rustix::net::recv(channel, &mut bytes[..], RecvFlags::empty()) {
         Ok((got, _)) if got > 0 => {
-            Some(control::decode(&bytes[..got]).expect("the launcher speaks our language"))
+            let message = control::decode(&bytes[..got]).expect("the launcher speaks our language");
+            if message == ToNode::Ping {
+                tell(channel, &ToLauncher::Pong);
+                return receive(channel);
+            }
+            Some(message)
         }
         _ => None,
     }
@@ -42,11 +47,16 @@ fn account(node: NodeId) -> String {
     serde_json::to_string(&NodeStatistics { node, wall_s: 1.0, time_s, counters }).unwrap()
 }
 
+fn join(version: &str, build: &str) -> ToLauncher {
+    ToLauncher::Join { version: version.to_owned(), build: build.to_owned() }
+}
+
 fn act(channel: BorrowedFd, job: &JobDescription, word: &str) {
     let (action, value) = word.split_once('=').unwrap_or((word, ""));
     match action {
-        "join" => tell(channel, &ToLauncher::Join { version: VERSION.to_owned() }),
-        "join-old" => tell(channel, &ToLauncher::Join { version: "0.0.1".to_owned() }),
+        "join" => tell(channel, &join(VERSION, hiroba_node::BUILD)),
+        "join-old" => tell(channel, &join("0.0.1", hiroba_node::BUILD)),
+        "join-other-build" => tell(channel, &join(VERSION, "0123456789abcdef")),
         "start" => assert_eq!(receive(channel), Some(ToNode::Start)),
         "leave" => tell(channel, &ToLauncher::Leave { statistics_json: account(job.node) }),
         "fatal" => {
@@ -206,6 +216,7 @@ fn fatal_sentences_are_passed_on_once() {
 #[test]
 fn another_version_and_garbage_are_refused() {
     nodes("2", "join-old,sleep=60000").says(125, "was built with Hiroba 0.0.1");
+    nodes("2", "join-other-build,sleep=60000").says(125, "was built with build 0123456789abcdef of Hiroba");
     nodes("2", "join,sleep=60000;garbage,sleep=60000").says(125, "node 1 sent 3 bytes");
 }
 

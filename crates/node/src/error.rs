@@ -44,6 +44,17 @@ pub enum NodeError {
         /// The launcher's.
         theirs: String,
     },
+    /// Library and launcher are of one version, but built from different sources.
+    #[error(
+        "expected a launcher of build {ours}, got {theirs}; build hiroba and libhiroba.so from the same sources \
+         ('cargo build --release') and the program again with that `hiroba cc`"
+    )]
+    Build {
+        /// The library's.
+        ours: &'static str,
+        /// The launcher's.
+        theirs: String,
+    },
     /// The job asks for something that this build does not have.
     #[error("expected {what} {known}, got {got}")]
     Unknown {
@@ -92,7 +103,7 @@ impl NodeError {
         match self {
             NodeError::AlreadyJoined | NodeError::NotFirst => libc::EALREADY,
             NodeError::Forked => libc::EPERM,
-            NodeError::Wire(_) | NodeError::Version { .. } => libc::EPROTO,
+            NodeError::Wire(_) | NodeError::Version { .. } | NodeError::Build { .. } => libc::EPROTO,
             NodeError::Unknown { .. } | NodeError::PageSize { .. } | NodeError::ThreadSanitizer => {
                 libc::ENOTSUP
             }

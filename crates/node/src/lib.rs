@@ -12,7 +12,7 @@
 //! | `run.rs` | `hiroba_run` |
 //! | `races.rs` | the host's part in looking for data races |
 //! | `waits.rs`, `last_words.rs`, `call_site.rs` | what is said when a program has gone wrong |
-//! | `control.rs` | the channel to the launcher |
+//! | `control.rs`, `liveness.rs` | the channel to the launcher; signs of life |
 //! | `arena.rs`, `heap.rs` | the `malloc` family |
 //! | `space.rs`, `layout.rs` | collective allocation; what lies where in the shared region |
 //! | `follow.rs` | programs whose node 0 leads and whose other nodes follow (`tsm.h`) |
@@ -29,6 +29,7 @@ mod heap;
 mod host;
 mod last_words;
 mod layout;
+mod liveness;
 mod one_sided;
 mod patience;
 /// The program's signal handlers, masks and stacks, which the faces stand before.
@@ -46,6 +47,9 @@ mod signals;
 mod space;
 mod threads;
 mod waits;
+
+/// Tells builds of one version apart: nodes of a job must be of one build.
+pub const BUILD: &str = env!("HIROBA_BUILD");
 
 pub use error::NodeError;
 pub use follow::Command;

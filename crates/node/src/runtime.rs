@@ -26,6 +26,7 @@ use crate::follow::ProgramImage;
 use crate::heap::Heap;
 use crate::host::Core;
 use crate::layout::Layout;
+use crate::liveness::Peers;
 use crate::patience::Patience;
 use crate::races::Races;
 use crate::service::Service;
@@ -62,6 +63,7 @@ pub struct Runtime {
     pub(crate) control: Option<ControlChannel>,
     service: Service,
     pub(crate) messages_received: AtomicU64,
+    pub(crate) peers: Peers,
     pub(crate) space: Mutex<CollectiveSpace>,
     pub(crate) regions_made: Mutex<()>,
     team: AtomicU32,
@@ -105,7 +107,8 @@ impl Runtime {
             return Err(NodeError::AlreadyJoined);
         }
         if let Some(control) = &runtime.control {
-            control.send(&ToLauncher::Join { version: env!("CARGO_PKG_VERSION").to_owned() });
+            let (version, build) = (env!("CARGO_PKG_VERSION").to_owned(), crate::BUILD.to_owned());
+            control.send(&ToLauncher::Join { version, build });
             match control.receive()? {
                 Some(ToNode::Start) => {}
                 _ => std::process::exit(125), // the launcher is gone, or has ended the job: it has said why
@@ -151,6 +154,7 @@ impl Runtime {
             faults: None,
             fabric: None,
             control: None,
+            peers: Peers::default(),
             looks_for_races: false,
             cores_suffice: true,
             low_latency: false,
@@ -187,6 +191,7 @@ impl Runtime {
             faults,
             fabric,
             control,
+            peers: Peers::new(&job),
             looks_for_races: job.races,
             cores_suffice: do_cores_suffice(&job),
             low_latency: job.low_latency,
@@ -203,6 +208,7 @@ impl Runtime {
             faults,
             fabric,
             control,
+            peers,
             looks_for_races,
             cores_suffice,
             low_latency,
@@ -243,6 +249,7 @@ impl Runtime {
             page_size,
             account: Account::new(threads_per_node),
             messages_received: AtomicU64::new(0),
+            peers,
             service: Service::new(fabric.as_deref(), control.as_ref(), low_latency)?,
             fabric,
             control,
@@ -403,6 +410,7 @@ struct Parts {
     faults: Option<Arc<dyn FaultSource>>,
     fabric: Option<Arc<dyn Fabric>>,
     control: Option<ControlChannel>,
+    peers: Peers,
     looks_for_races: bool,
     /// Every program thread of this machine's part of the job has a core of its own.
     cores_suffice: bool,
@@ -453,6 +461,9 @@ fn check_job(job: &JobDescription) -> Result<(), NodeError> {
     let unknown = |what, known, got: &str| NodeError::Unknown { what, known, got: got.to_owned() };
     if job.version != ours {
         return Err(NodeError::Version { ours: ours.to_owned(), theirs: job.version.clone() });
+    }
+    if job.build != crate::BUILD {
+        return Err(NodeError::Build { ours: crate::BUILD, theirs: job.build.clone() });
     }
     match job.protocol.as_str() {
         "hlrc" => Ok(()),

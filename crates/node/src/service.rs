@@ -14,7 +14,7 @@ use hiroba_base::NodeId;
 use hiroba_fabric::Fabric;
 use hiroba_memory::fault::Fault;
 use hiroba_wire::Message;
-use hiroba_wire::control::ToNode;
+use hiroba_wire::control::{ToLauncher, ToNode};
 use rustix::event::{Timespec, epoll};
 use rustix::thread::{CpuSet, Pid};
 
@@ -205,11 +205,15 @@ impl Runtime {
         let mut spin_until: Option<Instant> = None;
         let mut program_stopped = false;
         let mut waits_seen = Instant::now();
+        let mut peers_seen = Instant::now();
         loop {
             ready.clear();
             if waits_seen.elapsed() >= REPORT_EVERY {
                 waits_seen = Instant::now();
                 self.report_waits();
+            }
+            if self.peers.is_due(&mut peers_seen) {
+                self.look_after_peers();
             }
             let spins = spin_until.is_some_and(|until| Instant::now() < until);
             let nap = if spins { Duration::ZERO } else { self.nap() };
@@ -265,6 +269,10 @@ impl Runtime {
             Ok(Some(ToNode::Close)) => {
                 self.service().notice_close(&self.closed);
                 true
+            }
+            Ok(Some(ToNode::Ping)) => {
+                control.send(&ToLauncher::Pong);
+                false
             }
             Ok(Some(_)) => false,
             // SAFETY: _exit has no memory operands and does not return.
@@ -322,6 +330,7 @@ impl Runtime {
                 self.hold_against(core, from, seq, &timestamp, epoch, interval_end, pages);
             }),
             Message::ProgramData { identity, offset, bytes } => self.image.keep(identity, offset, bytes),
+            Message::Alive => drop(self.peers.signs_received.fetch_add(1, Ordering::Relaxed)),
             message => self.tell(|core| {
                 if let Err(error) = core.engine.handle_message(from, &message) {
                     self.fatal(&format!("a message from node {from} breaks the protocol: {error}"));

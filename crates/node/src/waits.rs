@@ -53,8 +53,11 @@ impl Runtime {
         };
         let locks_held =
             held.into_iter().map(|(lock, holder)| (lock.0, Threads::number_of(holder))).collect();
-        let messages_received = self.messages_received.load(Relaxed);
-        let messages_sent = if self.has_fabric() { self.fabric().statistics().messages_sent } else { 0 };
+        // Signs of life wake nobody.
+        let received = self.messages_received.load(Relaxed);
+        let messages_received = received.saturating_sub(self.peers.signs_received.load(Relaxed));
+        let sent = if self.has_fabric() { self.fabric().statistics().messages_sent } else { 0 };
+        let messages_sent = sent.saturating_sub(self.peers.signs_sent.load(Relaxed));
         Some(WaitReport { generation, messages_sent, messages_received, threads, locks_held })
     }
 }

@@ -924,7 +924,8 @@ impl Hlrc {
             | Message::SizeRequest { .. }
             | Message::SizeReply { .. }
             | Message::WrittenPages { .. }
-            | Message::ProgramData { .. } => {
+            | Message::ProgramData { .. }
+            | Message::Alive => {
                 return Err(unexpected("a message of the protocol", "one for the host".to_owned()));
             }
         }

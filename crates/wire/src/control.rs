@@ -24,6 +24,10 @@ pub const CONTROL_FD_VARIABLE: &str = "HIROBA_CONTROL_FD";
 /// No control message is longer, in bytes; a longer one is a fault of the sender.
 pub const CONTROL_MESSAGE_BYTES_MAX: usize = 192 << 10;
 
+/// Whoever waits for signs of life looks for them so many times in the time after which silence means death, and counts his looks,
+/// not the clock's time: a process that has been stopped for a while itself must not take all others for dead.
+pub const LOOKS_UNTIL_DEAD: u32 = 4;
+
 /// Where faults come from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum FaultSourceChoice {
@@ -88,6 +92,8 @@ pub struct SharedFiles {
 pub struct JobDescription {
     /// The launcher's version; a node built from another one refuses to join.
     pub version: String,
+    /// The launcher's build, which tells sources of one version apart; the same holds for it.
+    pub build: String,
     /// A random number that keeps other jobs' datagrams apart from this one's.
     pub job: u64,
     /// Who the receiver is.
@@ -135,6 +141,8 @@ pub enum ToNode {
     Start,
     /// Every node has left: nobody needs an answer any more.
     Close,
+    /// Are you there? Sent between `Start` and `Close`.
+    Ping,
 }
 
 /// From a node to the launcher.
@@ -144,6 +152,8 @@ pub enum ToLauncher {
     Join {
         /// The version the program's library was built as.
         version: String,
+        /// Its build.
+        build: String,
     },
     /// The node has left the job in good order; its account as JSON (`NodeStatistics`).
     Leave {
@@ -163,6 +173,13 @@ pub enum ToLauncher {
     Fatal {
         /// What was expected, what came, what to do.
         sentence: String,
+    },
+    /// The answer to a ping: the node's service thread is at work.
+    Pong,
+    /// Another node gives this one no sign of life over the fabric.
+    Silent {
+        /// The silent one.
+        peer: NodeId,
     },
 }
 

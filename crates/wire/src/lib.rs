@@ -4,6 +4,7 @@
 //! (a variant number, then fields as varints and length-prefixed bytes). Decoding bad bytes gives a
 //! [`WireError`], never a panic, and never allocates more than the bytes that came.
 
+pub mod agent;
 pub mod control;
 mod error;
 mod message;

@@ -336,6 +336,8 @@ pub enum Message<'a> {
         /// Its bytes.
         bytes: &'a [u8],
     },
+    /// Nothing but a sign of life, to a node of another host: a network that is cut is noticed though nobody needs it.
+    Alive,
 }
 
 impl<'a> Message<'a> {
@@ -420,7 +422,8 @@ impl<'a> Message<'a> {
             | Message::Free { .. }
             | Message::SizeRequest { .. }
             | Message::SizeReply { .. }
-            | Message::ProgramData { .. } => Ok(()),
+            | Message::ProgramData { .. }
+            | Message::Alive => Ok(()),
         }
     }
 }

@@ -8,10 +8,10 @@
 
 use std::collections::HashMap;
 use std::io;
-use std::os::fd::OwnedFd;
+use std::os::fd::{BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
-use rustix::event::{PollFd, PollFlags, poll};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::pipe::{PipeFlags, pipe_with};
 use rustix::process::{Pid, WaitOptions, WaitStatus, getpid, set_child_subreaper, wait};
 
@@ -20,6 +20,8 @@ use crate::failure::{Failure, system_words};
 
 /// How long killed processes may take to disappear before the launcher gives up waiting for them.
 const REAP_LIMIT: Duration = Duration::from_secs(2);
+/// How long the supervisor of an agent may outlive the connection to its launcher.
+const HANGUP_GRACE: Duration = Duration::from_secs(1);
 /// How often processes that were killed are looked for again.
 const REAP_INTERVAL: Duration = Duration::from_millis(2);
 
@@ -32,7 +34,9 @@ pub struct Front {
 }
 
 /// Runs `job` in a supervisor process and returns its exit status. Must be called while there is one thread.
-pub fn run_guarded(job: impl FnOnce(Front) -> u8) -> Result<u8, Failure> {
+///
+/// When `line` is given, the connection to whoever commands the supervisor, its end ends the supervisor even if that is stopped.
+pub fn run_guarded(line: Option<BorrowedFd<'_>>, job: impl FnOnce(Front) -> u8) -> Result<u8, Failure> {
     let start = |error: io::Error| Failure::new(format!("cannot start: {}", system_words(&error)));
     let inherited = signals::block().map_err(start)?;
     let arrivals = SignalDescriptor::open().map_err(start)?;
@@ -50,8 +54,13 @@ pub fn run_guarded(job: impl FnOnce(Front) -> u8) -> Result<u8, Failure> {
     };
     drop(read_end);
     let supervisor = Pid::from_raw(supervisor).expect("fork returns a positive pid");
-    let status = watch(supervisor, &arrivals, &write_end);
+    let status = watch(supervisor, &arrivals, &write_end, line);
     kill_descendants();
+    let Some(status) = status else {
+        return Err(Failure::new(
+            "the connection to the launcher was lost; the nodes of this host were ended",
+        ));
+    };
     match (status.exit_status(), status.terminating_signal()) {
         (Some(status), _) => Ok(status as u8),
         (None, signal) => Err(Failure::new(format!(
@@ -61,10 +70,29 @@ pub fn run_guarded(job: impl FnOnce(Front) -> u8) -> Result<u8, Failure> {
     }
 }
 
-/// Passes signals on until the supervisor ends.
-fn watch(supervisor: Pid, arrivals: &SignalDescriptor, to_supervisor: &OwnedFd) -> WaitStatus {
+/// Passes signals on until the supervisor ends, and returns how; or until the line has been dead for a while.
+fn watch(
+    supervisor: Pid,
+    arrivals: &SignalDescriptor,
+    to_supervisor: &OwnedFd,
+    mut line: Option<BorrowedFd<'_>>,
+) -> Option<WaitStatus> {
+    let mut give_up: Option<Instant> = None;
     loop {
-        let _ = poll(&mut [PollFd::new(&arrivals.0, PollFlags::IN)], None);
+        // The end of the line is reported without being asked for; what comes over it is the supervisor's.
+        let mut sources = vec![PollFd::new(&arrivals.0, PollFlags::IN)];
+        sources.extend(line.iter().map(|line| PollFd::new(line, PollFlags::RDHUP)));
+        let left = give_up.map(|at| at.saturating_duration_since(Instant::now()));
+        if left.is_some_and(|left| left.is_zero()) {
+            return None;
+        }
+        let left =
+            left.map(|left| Timespec { tv_sec: left.as_secs() as i64, tv_nsec: left.subsec_nanos().into() });
+        let _ = poll(&mut sources, left.as_ref());
+        if sources.get(1).is_some_and(|line| !line.revents().is_empty()) {
+            line = None;
+            give_up = Some(Instant::now() + HANGUP_GRACE);
+        }
         while let Some(arrived) = arrivals.next() {
             // What a terminal sends reaches the supervisor by itself.
             if arrived.signal != libc::SIGCHLD && !arrived.from_terminal {
@@ -73,17 +101,17 @@ fn watch(supervisor: Pid, arrivals: &SignalDescriptor, to_supervisor: &OwnedFd) 
         }
         while let Ok(Some((pid, status))) = wait(WaitOptions::NOHANG) {
             if pid == supervisor {
-                return status;
+                return Some(status);
             }
         }
     }
 }
 
-/// Sends `signal` to every process that descends from this one.
+/// Sends `signal` to every process that descends from this one, but for those in `spared` and what descends from them.
 ///
 /// A terminal's Ctrl-C reaches all of them too: a node may be a script whose child is the program.
-pub fn signal_descendants(signal: i32) {
-    for pid in descendants() {
+pub fn signal_descendants(signal: i32, spared: &[i32]) {
+    for pid in descendants(spared) {
         // SAFETY: kill touches no memory; the pid was our descendant's a moment ago.
         unsafe { libc::kill(pid, signal) };
     }
@@ -106,12 +134,12 @@ pub fn kill_descendants() {
         if Instant::now() > give_up {
             return;
         }
-        signal_descendants(libc::SIGKILL);
+        signal_descendants(libc::SIGKILL, &[]);
         std::thread::sleep(REAP_INTERVAL);
     }
 }
 
-fn descendants() -> Vec<i32> {
+fn descendants(spared: &[i32]) -> Vec<i32> {
     let mut children: HashMap<i32, Vec<i32>> = HashMap::new();
     for entry in std::fs::read_dir("/proc").into_iter().flatten().flatten() {
         let Some(pid) = entry.file_name().to_str().and_then(|name| name.parse::<i32>().ok()) else {
@@ -125,7 +153,8 @@ fn descendants() -> Vec<i32> {
     let mut found = Vec::new();
     let mut from = vec![getpid().as_raw_nonzero().get()];
     while let Some(parent) = from.pop() {
-        let theirs = children.remove(&parent).unwrap_or_default();
+        let mut theirs = children.remove(&parent).unwrap_or_default();
+        theirs.retain(|pid| !spared.contains(pid));
         found.extend(&theirs);
         from.extend(theirs);
     }

@@ -30,19 +30,22 @@ pub struct NodeLimit {
     pub hard: Option<u64>,
 }
 
-/// Raises this process's soft limit as far as the job needs, and tells what the nodes shall have.
+/// Raises this process's soft limit as far as the job needs, `nodes` of which run here, and tells what the nodes shall have.
 ///
 /// The raised limit is the launcher's alone: programs that close every possible descriptor at start, or
 /// use `select`, do not expect a million.
 pub fn prepare_descriptors(
     nodes: u16,
+    nodes_of_job: u16,
     threads_per_node: u16,
     label: bool,
     fabric: &str,
 ) -> Result<NodeLimit, Failure> {
     let given = getrlimit(Resource::Nofile);
     let open = std::fs::read_dir("/proc/self/fd").map_or(3, |entries| entries.count() as u64);
-    let need = needed(nodes, threads_per_node, label, fabric, open);
+    let mut need = needed(nodes, threads_per_node, label, fabric, open);
+    // What a node opens for its peers it opens for all of them, wherever they run.
+    need.node = needed(nodes_of_job, threads_per_node, label, fabric, open).node;
     let hard = given.maximum.unwrap_or(u64::MAX);
     let soft = given.current.unwrap_or(u64::MAX);
     if need.launcher.max(need.node) > hard {
@@ -101,11 +104,16 @@ pub fn check_memory_files() -> Result<(), Failure> {
 pub fn check_working_directory() -> Result<(), Failure> {
     match std::env::current_dir() {
         Ok(_) => Ok(()),
-        Err(error) => Err(Failure::new(format!(
-            "the working directory cannot be used ({}); change to one that exists",
-            system_words(&error)
-        ))),
+        Err(error) => Err(no_working_directory(&error)),
     }
+}
+
+/// The sentence for a working directory that is not there.
+pub fn no_working_directory(error: &std::io::Error) -> Failure {
+    Failure::new(format!(
+        "the working directory cannot be used ({}); change to one that exists",
+        system_words(error)
+    ))
 }
 
 #[cfg(test)]

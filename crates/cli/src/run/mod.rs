@@ -1,16 +1,23 @@
 //! `hiroba run`: checks, starts the nodes, watches them, tells how it went.
 
+mod agent;
+mod channel;
 mod debug;
 mod endpoints;
 mod guardian;
+mod hosts;
 pub mod limits;
+mod liveness;
+mod local;
 mod output;
 mod preload;
 pub mod processors;
 mod races;
+mod remote;
 mod resolve;
 pub mod signals;
 mod spawn;
+mod start;
 mod status;
 mod supervise;
 mod waiting;
@@ -25,29 +32,29 @@ use hiroba_wire::control::FaultSourceChoice;
 use crate::arguments::RunOptions;
 use crate::failure::{Failure, say, system_words};
 use crate::statistics_table;
+pub use agent::serve as serve_as_agent;
 use debug::Debugger;
 use guardian::Front;
-use limits::NodeLimit;
-use processors::Wakefulness;
-use supervise::{Outcome, Stop, Supervisor, Watched};
+use start::{Plan, Started};
+use supervise::{Outcome, Stop};
 
 /// Runs the program and returns the job's exit status.
 pub fn run(options: &RunOptions) -> Result<u8, Failure> {
-    let path = resolve::resolve(&options.program)?;
+    let hosts = options.hosts.as_deref().map(hosts::read).transpose()?.unwrap_or_default();
     let debugger = Debugger::find(options)?;
-    limits::check_working_directory()?;
-    limits::check_memory_files()?;
-    let limit =
-        limits::prepare_descriptors(options.nodes, options.threads_per_node, options.label, &options.fabric)?;
-    let fault_source = check_nodes_needs(options, debugger.is_some())?;
-    let options = &RunOptions { fault_source, ..options.clone() };
-    guardian::run_guarded(|front| match supervise(options, &path, debugger.as_ref(), limit, front) {
+    let plan = Plan { options, hosts: &hosts, debugger: debugger.as_ref() };
+    guardian::run_guarded(None, |front| match supervise(&plan, front) {
         Ok(status) => status,
         Err(failure) => {
             say(&failure.sentence);
             failure.status
         }
     })
+}
+
+/// How many processors this process may use.
+fn cores() -> u16 {
+    std::thread::available_parallelism().map_or(1, |cores| u16::try_from(cores.get()).unwrap_or(u16::MAX))
 }
 
 /// Tries what the nodes will need, and tells the fault source that they shall use.
@@ -64,25 +71,15 @@ fn check_nodes_needs(options: &RunOptions, debugging: bool) -> Result<FaultSourc
     Ok(usable.unwrap_or(FaultSourceChoice::Automatic))
 }
 
-fn supervise(
-    options: &RunOptions,
-    path: &Path,
-    debugger: Option<&Debugger>,
-    limit: NodeLimit,
-    front: Front,
-) -> Result<u8, Failure> {
+fn supervise(plan: &Plan, front: Front) -> Result<u8, Failure> {
+    let options = plan.options;
     let file = options.statistics_json.as_deref().map(StatisticsFile::open).transpose()?;
-    let wakefulness = Wakefulness::ask_for(options.low_latency);
-    let watched = Watched { races: options.races, debugging: debugger.is_some() };
-    let started = spawn::spawn(options, path, debugger, limit, &front.inherited, wakefulness.is_some())
-        .map(|job| Supervisor::new(front, job, watched));
-    let stopped = match started {
-        Ok(Ok((supervisor, gate))) => match supervisor.run(gate) {
-            Ok(outcome) => return Ok(conclude(options, &outcome, file)),
+    let stopped = match start::start(plan, front) {
+        Ok(Started { supervisor, gate, nodes, wakefulness: _awake }) => match supervisor.run(gate) {
+            Ok(outcome) => return Ok(conclude(options, nodes, &outcome, file)),
             Err(stop) => stop,
         },
-        Ok(Err(stop)) => stop,
-        Err(failure) => Stop::Failed(failure),
+        Err(stop) => stop,
     };
     guardian::kill_descendants();
     if let Some(file) = file {
@@ -90,7 +87,8 @@ fn supervise(
     }
     match stopped {
         Stop::NotExecuted(errno) => {
-            Err(resolve::refused(&options.program, path, &std::io::Error::from_raw_os_error(errno)))
+            let path = resolve::resolve(&options.program).unwrap_or_else(|_| PathBuf::from(&options.program));
+            Err(resolve::refused(&options.program, &path, &std::io::Error::from_raw_os_error(errno)))
         }
         Stop::Failed(failure) => Err(failure),
         Stop::FrontGone => Ok(crate::failure::STATUS_HIROBA),
@@ -100,10 +98,10 @@ fn supervise(
 /// Writes the account of the run wherever it was asked for.
 ///
 /// A job that died is accounted for as far as known: by the nodes that had left it.
-fn conclude(options: &RunOptions, outcome: &Outcome, file: Option<StatisticsFile>) -> u8 {
+fn conclude(options: &RunOptions, nodes: u16, outcome: &Outcome, file: Option<StatisticsFile>) -> u8 {
     let account = RunStatistics {
         program: options.program.to_string_lossy().into_owned(),
-        nodes: options.nodes,
+        nodes,
         threads_per_node: options.threads_per_node,
         protocol: options.protocol.clone(),
         fabric: options.fabric.clone(),

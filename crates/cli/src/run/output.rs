@@ -1,6 +1,7 @@
-//! `--label`: lines of all nodes on one standard output, each with its node in front.
+//! What nodes write that does not go to the launcher's own streams by itself: with `--label`, lines of all nodes on one standard
+//! output, each with its node in front; and the output of nodes on other hosts.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::os::fd::{AsFd, OwnedFd};
 
 use rustix::event::{PollFd, PollFlags, poll};
@@ -25,6 +26,11 @@ impl Sink {
     /// Both.
     pub const ALL: [Sink; 2] = [Sink::Out, Sink::Error];
 
+    /// The one or the other.
+    pub fn of(to_error: bool) -> Sink {
+        if to_error { Sink::Error } else { Sink::Out }
+    }
+
     fn write(self, bytes: &[u8]) -> rustix::io::Result<usize> {
         match self {
             Sink::Out => rustix::io::write(rustix::stdio::stdout(), bytes),
@@ -43,16 +49,21 @@ impl Sink {
     }
 }
 
-/// One stream of one node: bytes in, labelled lines out.
+/// One stream of one node: bytes in, labelled lines out; or the same bytes, without a label.
 #[derive(Debug)]
 struct Stream {
+    /// Where it comes from, unless an agent passes it on.
     fd: Option<OwnedFd>,
-    label: String,
+    open: bool,
+    label: Option<String>,
     line: Vec<u8>,
 }
 
 impl Stream {
     fn take(&mut self, bytes: &[u8], queue: &mut VecDeque<u8>) {
+        if self.label.is_none() {
+            return queue.extend(bytes);
+        }
         for piece in bytes.split_inclusive(|byte| *byte == b'\n') {
             self.line.extend_from_slice(piece);
             if piece.ends_with(b"\n") || self.line.len() >= LINE_BYTES_MAX {
@@ -61,11 +72,17 @@ impl Stream {
         }
     }
 
+    fn end(&mut self, queue: &mut VecDeque<u8>) {
+        self.end_line(queue);
+        self.fd = None;
+        self.open = false;
+    }
+
     fn end_line(&mut self, queue: &mut VecDeque<u8>) {
         if self.line.is_empty() {
             return;
         }
-        queue.extend(self.label.as_bytes());
+        queue.extend(self.label.as_deref().unwrap_or("").as_bytes());
         queue.extend(&self.line);
         if self.line.last() != Some(&b'\n') {
             queue.push_back(b'\n');
@@ -77,22 +94,47 @@ impl Stream {
 /// All streams of all nodes and what waits to be written.
 #[derive(Debug, Default)]
 pub struct Labeller {
-    streams: [Vec<Stream>; 2],
+    streams: [BTreeMap<usize, Stream>; 2],
     queues: [VecDeque<u8>; 2],
 }
 
 impl Labeller {
-    /// Adds the streams of the next node.
+    /// Adds the streams of a node of this machine, whose lines get labels.
     pub fn add(&mut self, node: usize, [out, error]: [OwnedFd; 2]) {
         for (sink, fd) in Sink::ALL.into_iter().zip([out, error]) {
-            let stream = Stream { fd: Some(fd), label: format!("[{node}] "), line: Vec::new() };
-            self.streams[sink as usize].push(stream);
+            self.add_stream(sink, node, Some(fd), true);
+        }
+    }
+
+    /// Adds the streams of a node whose output an agent passes on.
+    pub fn add_remote(&mut self, node: usize, label: bool) {
+        for sink in Sink::ALL {
+            self.add_stream(sink, node, None, label);
+        }
+    }
+
+    fn add_stream(&mut self, sink: Sink, node: usize, fd: Option<OwnedFd>, label: bool) {
+        let label = label.then(|| format!("[{node}] "));
+        self.streams[sink as usize].insert(node, Stream { fd, open: true, label, line: Vec::new() });
+    }
+
+    /// Takes what an agent has passed on.
+    pub fn take(&mut self, sink: Sink, node: usize, bytes: &[u8]) {
+        if let Some(stream) = self.streams[sink as usize].get_mut(&node).filter(|stream| stream.open) {
+            stream.take(bytes, &mut self.queues[sink as usize]);
+        }
+    }
+
+    /// Nothing more will come of a stream that an agent has passed on.
+    pub fn end(&mut self, sink: Sink, node: usize) {
+        if let Some(stream) = self.streams[sink as usize].get_mut(&node) {
+            stream.end(&mut self.queues[sink as usize]);
         }
     }
 
     /// The descriptor of a stream that is still open.
     pub fn stream(&self, sink: Sink, node: usize) -> Option<&OwnedFd> {
-        self.streams[sink as usize].get(node)?.fd.as_ref()
+        self.streams[sink as usize].get(&node)?.fd.as_ref()
     }
 
     /// Whether the sink's queue is full, so that its streams must wait.
@@ -107,24 +149,21 @@ impl Labeller {
 
     /// Whether a stream is still open or something waits to be written.
     pub fn is_busy(&self) -> bool {
-        let open = self.streams.iter().flatten().any(|stream| stream.fd.is_some());
+        let open = self.streams.iter().flat_map(BTreeMap::values).any(|stream| stream.open);
         open || Sink::ALL.into_iter().any(|sink| self.has_output(sink))
     }
 
     /// Reads once from a stream that is readable.
     pub fn read(&mut self, sink: Sink, node: usize) {
-        let Some(stream) = self.streams[sink as usize].get_mut(node) else { return };
+        let Some(stream) = self.streams[sink as usize].get_mut(&node) else { return };
         let Some(fd) = &stream.fd else { return };
         let queue = &mut self.queues[sink as usize];
         let mut bytes = [0u8; 16 << 10];
         match rustix::io::read(fd, &mut bytes) {
-            Ok(0) => {
-                stream.end_line(queue);
-                stream.fd = None;
-            }
+            Ok(0) => stream.end(queue),
             Ok(got) => stream.take(&bytes[..got], queue),
             Err(rustix::io::Errno::INTR | rustix::io::Errno::AGAIN) => {}
-            Err(_) => stream.fd = None,
+            Err(_) => stream.end(queue),
         }
     }
 
@@ -141,7 +180,9 @@ impl Labeller {
                     // Nobody reads any more: the nodes learn it as they would without the launcher between.
                     Err(_) => {
                         queue.clear();
-                        self.streams[sink as usize].iter_mut().for_each(|stream| stream.fd = None);
+                        for stream in self.streams[sink as usize].values_mut() {
+                            (stream.fd, stream.open) = (None, false);
+                        }
                     }
                 }
             }
@@ -154,7 +195,7 @@ mod tests {
     use super::*;
 
     fn labelled(pieces: &[&[u8]]) -> Vec<u8> {
-        let mut stream = Stream { fd: None, label: "[1] ".to_owned(), line: Vec::new() };
+        let mut stream = Stream { fd: None, open: true, label: Some("[1] ".to_owned()), line: Vec::new() };
         let mut queue = VecDeque::new();
         for piece in pieces {
             stream.take(piece, &mut queue);

@@ -24,7 +24,7 @@ fn set_of(processors: &[usize]) -> CpuSet {
 
 /// As many for each node as for any other; what is left over stays free.
 fn share(processors: Vec<usize>, nodes: usize, threads_per_node: usize) -> Option<Vec<Vec<usize>>> {
-    let each = processors.len() / nodes;
+    let each = processors.len() / nodes.max(1);
     if nodes < 2 || each < threads_per_node {
         return None;
     }

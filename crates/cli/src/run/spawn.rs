@@ -5,10 +5,11 @@
 
 use std::ffi::{CString, OsStr, OsString};
 use std::io;
-use std::net::{IpAddr, Ipv4Addr};
+use std::net::SocketAddr;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
+use std::time::Duration;
 
 use hiroba_base::NodeId;
 use hiroba_wire::control::{self, CONTROL_FD_VARIABLE, JobDescription, JobKey, ToNode};
@@ -22,6 +23,7 @@ use super::debug::Debugger;
 use super::endpoints::Endpoints;
 use super::guardian;
 use super::limits::NodeLimit;
+use super::liveness;
 use super::preload::{self, PRELOAD_VARIABLE};
 use super::processors;
 use super::signals::{self, Inherited};
@@ -39,11 +41,40 @@ pub struct Spawned {
     pub pid: Pid,
     /// The launcher's end of the control channel, non-blocking.
     pub control: OwnedFd,
-    /// Standard output and standard error, when they are labelled; non-blocking.
+    /// Standard output and standard error, when they come through pipes; non-blocking.
     pub output: Option<[OwnedFd; 2]>,
 }
 
-/// All nodes, waiting at the gate.
+/// What the nodes of one machine run.
+#[derive(Clone, Copy)]
+pub struct Launch<'a> {
+    /// The job, as the first node of this machine sees it; what differs from node to node is filled in.
+    pub job: &'a JobDescription,
+    /// How many nodes run here, numbered on from the first.
+    pub nodes: u16,
+    /// The program as the user named it.
+    pub program: &'a OsString,
+    /// The file to execute for it.
+    pub path: &'a Path,
+    /// Its arguments.
+    pub arguments: &'a [OsString],
+    /// Variables to set in the environment.
+    pub variables: &'a [(OsString, OsString)],
+    /// Whether what the nodes write comes through pipes, not to this process's own streams.
+    pub piped_output: bool,
+    /// The debugger, if any node runs under one.
+    pub debugger: Option<&'a Debugger>,
+    /// Whether each node gets processors of its own, where there are enough.
+    pub bind: bool,
+    /// Whether the processors are kept from sleeping deeply.
+    pub low_latency: bool,
+    /// The limits on open descriptors.
+    pub limit: NodeLimit,
+    /// How this process found its signals.
+    pub inherited: &'a Inherited,
+}
+
+/// Nodes that wait at the gate.
 pub struct Job {
     /// The nodes, by number.
     pub nodes: Vec<Spawned>,
@@ -94,61 +125,54 @@ pub fn no_descriptor(error: &io::Error) -> Failure {
     ))
 }
 
-/// Starts all nodes of the job, up to the gate.
-pub fn spawn(
-    options: &RunOptions,
-    path: &Path,
-    debugger: Option<&Debugger>,
-    limit: NodeLimit,
-    inherited: &Inherited,
-    low_latency: bool,
-) -> Result<Job, Failure> {
-    let endpoints = Endpoints::open(&options.fabric, IpAddr::V4(Ipv4Addr::LOCALHOST), options.nodes)?;
+/// Starts all nodes of this machine, up to the gate.
+pub fn spawn(launch: &Launch, endpoints: &Endpoints) -> Result<Job, Failure> {
     let pipe = || pipe_with(PipeFlags::CLOEXEC).map_err(|error| no_descriptor(&error.into()));
     let (gate_in, gate_out) = pipe()?;
     let (reports, reports_out) = pipe()?;
     rustix::io::ioctl_fionbio(&reports, true).map_err(|error| no_descriptor(&error.into()))?;
     let null = std::fs::File::open("/dev/null").map_err(|error| no_descriptor(&error))?;
     let common = Common {
-        options,
+        launch,
         supervisor: getpid(),
-        inherited,
-        limit,
         gate_out: gate_out.as_fd(),
         gate_in: gate_in.as_fd(),
         reports: reports_out.as_fd(),
         null: null.as_fd(),
-        debugger: debugger.map(|debugger| debugger.node),
-        program: Program::new(options, path, debugger),
-        processors: options
+        debugger: launch.debugger.map(|debugger| debugger.node),
+        program: Program::new(launch),
+        processors: launch
             .bind
-            .then(|| processors::partition(options.nodes, options.threads_per_node))
+            .then(|| processors::partition(launch.nodes, launch.job.threads_per_node))
             .flatten(),
-        low_latency,
     };
     // The gate must not open before those who wait there are dead: no program starts in a job that cannot.
-    let nodes = fork_all(&common, &endpoints).inspect_err(|_| guardian::kill_descendants())?;
+    let nodes = fork_all(&common, endpoints).inspect_err(|_| guardian::kill_descendants())?;
     Ok(Job { nodes, gate: gate_out, reports })
 }
 
 fn fork_all(common: &Common, endpoints: &Endpoints) -> Result<Vec<Spawned>, Failure> {
-    let options = common.options;
-    let mut description = describe_job(options, endpoints)?;
+    let launch = common.launch;
+    let nodes_of_job = launch.job.addresses.len() as u16;
+    let mut description = launch.job.clone();
+    description.shared_files = endpoints.shared_files();
     description.bound = common.processors.is_some();
-    description.low_latency = common.low_latency;
-    let mut nodes = Vec::with_capacity(usize::from(options.nodes));
-    for node in NodeId::all(options.nodes) {
+    description.low_latency = launch.low_latency;
+    let mut nodes = Vec::with_capacity(usize::from(launch.nodes));
+    for place in 0..usize::from(launch.nodes) {
+        let node = NodeId(launch.job.node.0 + place as u16);
         description.node = node;
-        description.socket_fd = endpoints.socket_number(node.index());
+        description.socket_fd = endpoints.socket_number(place);
         let (control, node_control) = control_channel(&description)?;
-        let (output, node_output) = if options.label { label_pipes()? } else { (None, None) };
-        let environment = common.program.environment(node, options.nodes, node_control.as_raw_fd());
+        let (output, node_output) = if launch.piped_output { output_pipes()? } else { (None, None) };
+        let environment = common.program.environment(node, nodes_of_job, node_control.as_raw_fd());
         // SAFETY: there is one thread, so the child is a whole copy of the process and may run any code.
         match unsafe { libc::fork() } {
             -1 => return Err(too_many_processes(&io::Error::last_os_error())),
             0 => {
-                let kept = endpoints.inherited_by(node.index()).chain([node_control.as_fd()]).collect();
-                Child { node, common, kept, output: node_output.as_ref(), environment: &environment }.run()
+                let kept = endpoints.inherited_by(place).chain([node_control.as_fd()]).collect();
+                Child { node, place, common, kept, output: node_output.as_ref(), environment: &environment }
+                    .run()
             }
             pid => {
                 let pid = Pid::from_raw(pid).expect("fork returns a positive pid");
@@ -159,19 +183,26 @@ fn fork_all(common: &Common, endpoints: &Endpoints) -> Result<Vec<Spawned>, Fail
     Ok(nodes)
 }
 
-fn describe_job(options: &RunOptions, endpoints: &Endpoints) -> Result<JobDescription, Failure> {
+/// A new job, as its first node sees it. `hosts` tells the machine of each node, `addresses` where its socket is bound.
+pub fn describe_job(
+    options: &RunOptions,
+    hosts: Vec<u16>,
+    addresses: Vec<SocketAddr>,
+    dead_after: Option<Duration>,
+) -> Result<JobDescription, Failure> {
     Ok(JobDescription {
         version: env!("CARGO_PKG_VERSION").to_owned(),
+        build: hiroba_node::BUILD.to_owned(),
         job: random_number(),
         key: random_key()?,
         node: NodeId::ZERO,
         socket_fd: -1,
-        shared_files: endpoints.shared_files(),
+        shared_files: None,
         bound: false,
         low_latency: false,
-        hosts: vec![0; usize::from(options.nodes)],
-        dead_after_ms: 0,
-        addresses: endpoints.addresses().to_vec(),
+        hosts,
+        dead_after_ms: liveness::in_milliseconds(dead_after),
+        addresses,
         threads_per_node: options.threads_per_node,
         protocol: options.protocol.clone(),
         fabric: options.fabric.clone(),
@@ -228,9 +259,9 @@ fn control_channel(description: &JobDescription) -> Result<(OwnedFd, OwnedFd), F
     Ok((ours, theirs))
 }
 
-type LabelPipes = (Option<[OwnedFd; 2]>, Option<[OwnedFd; 2]>);
+type OutputPipes = (Option<[OwnedFd; 2]>, Option<[OwnedFd; 2]>);
 
-fn label_pipes() -> Result<LabelPipes, Failure> {
+fn output_pipes() -> Result<OutputPipes, Failure> {
     let pipe = || pipe_with(PipeFlags::CLOEXEC).map_err(|error| no_descriptor(&error.into()));
     let ((out_read, out_write), (error_read, error_write)) = (pipe()?, pipe()?);
     for end in [&out_read, &error_read] {
@@ -268,30 +299,30 @@ fn c_string(text: &OsStr) -> CString {
 }
 
 impl Program {
-    fn new(options: &RunOptions, path: &Path, debugger: Option<&Debugger>) -> Program {
+    fn new(launch: &Launch) -> Program {
+        let Launch { program, path, arguments, variables, .. } = *launch;
         let is_ours = |name: &OsStr| {
             [CONTROL_FD_VARIABLE, NODE_VARIABLE, NODES_VARIABLE, PRELOAD_VARIABLE]
                 .iter()
                 .any(|ours| name == *ours)
         };
         let given = |name: &str| {
-            let set = options.variables.iter().rev().find(|(variable, _)| variable == name);
+            let set = variables.iter().rev().find(|(variable, _)| variable == name);
             set.map(|(_, value)| value.clone()).or_else(|| std::env::var_os(name))
         };
         let preload = preload::value(path, given(PRELOAD_VARIABLE).as_deref());
-        let replaced = |name: &OsStr| options.variables.iter().any(|(variable, _)| variable == name);
+        let replaced = |name: &OsStr| variables.iter().any(|(variable, _)| variable == name);
         let kept = std::env::vars_os().filter(|(name, _)| !replaced(name));
         let environment = kept
-            .chain(options.variables.iter().cloned())
+            .chain(variables.iter().cloned())
             .filter(|(name, _)| !is_ours(name))
             .map(|(name, value)| variable(name, &value));
-        let debugged = debugger.map(|debugger| {
-            let command =
-                debugger.command(path, &options.arguments, options.fault_source, preload.as_deref());
+        let debugged = launch.debugger.map(|debugger| {
+            let command = debugger.command(path, arguments, launch.job.fault_source, preload.as_deref());
             (debugger.node, CommandLine::new(debugger.path(), command.iter()), debugger.preloads())
         });
         Program {
-            command: CommandLine::new(path, std::iter::once(&options.program).chain(&options.arguments)),
+            command: CommandLine::new(path, std::iter::once(program).chain(arguments)),
             environment: environment.collect(),
             preload: preload.map(|value| variable(OsString::from(PRELOAD_VARIABLE), &value)),
             debugged,
@@ -326,10 +357,8 @@ fn variable(mut name: OsString, value: &OsStr) -> CString {
 
 /// What all children need on their way to the program.
 struct Common<'a> {
-    options: &'a RunOptions,
+    launch: &'a Launch<'a>,
     supervisor: Pid,
-    inherited: &'a Inherited,
-    limit: NodeLimit,
     gate_out: BorrowedFd<'a>,
     gate_in: BorrowedFd<'a>,
     reports: BorrowedFd<'a>,
@@ -339,12 +368,13 @@ struct Common<'a> {
     program: Program,
     /// Each node's processors, where it gets its own.
     processors: Option<Vec<CpuSet>>,
-    low_latency: bool,
 }
 
 /// A forked child.
 struct Child<'a> {
     node: NodeId,
+    /// Its place among the nodes of this machine.
+    place: usize,
     common: &'a Common<'a>,
     kept: Vec<BorrowedFd<'a>>,
     output: Option<&'a [OwnedFd; 2]>,
@@ -376,11 +406,11 @@ impl Child<'_> {
         // SAFETY: changes how this process's next execve lays out memory, nothing now.
         unsafe { libc::personality(libc::ADDR_NO_RANDOMIZE as libc::c_ulong) };
         if let Some(processors) = &self.common.processors {
-            rustix::thread::sched_setaffinity(None, &processors[self.node.index()])?;
+            rustix::thread::sched_setaffinity(None, &processors[self.place])?;
         }
         setrlimit(
             Resource::Nofile,
-            Rlimit { current: self.common.limit.soft, maximum: self.common.limit.hard },
+            Rlimit { current: self.common.launch.limit.soft, maximum: self.common.launch.limit.hard },
         )?;
         if self.node != self.common.debugger.unwrap_or(NodeId::ZERO) {
             rustix::stdio::dup2_stdin(self.common.null)?;
@@ -396,7 +426,7 @@ impl Child<'_> {
         for descriptor in &self.kept {
             rustix::io::fcntl_setfd(descriptor, FdFlags::empty())?;
         }
-        signals::restore(self.common.inherited);
+        signals::restore(self.common.launch.inherited);
         while rustix::io::read(self.common.gate_in, &mut [0u8; 1]) == Err(rustix::io::Errno::INTR) {}
         Ok(())
     }

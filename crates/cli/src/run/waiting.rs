@@ -36,12 +36,19 @@ pub struct WaitWatch {
     nodes: Vec<Watched>,
     /// Every node's latest report is there.
     complete: bool,
+    /// How often the first reports have been others.
+    round: u64,
 }
 
 impl WaitWatch {
     /// Watches a job of so many nodes, none of which waits yet.
     pub fn new(nodes: usize) -> WaitWatch {
-        WaitWatch { nodes: (0..nodes).map(|_| Watched::default()).collect(), complete: false }
+        WaitWatch { nodes: (0..nodes).map(|_| Watched::default()).collect(), complete: false, round: 0 }
+    }
+
+    /// Changes when the first reports do: who is asked in a round whether a channel is empty must hear it in the same one.
+    pub fn round(&self) -> u64 {
+        self.round
     }
 
     /// A node has reported. Whether it is proved now that nobody can go on.
@@ -67,6 +74,7 @@ impl WaitWatch {
 
     /// The first reports count from now on, if they are complete.
     fn begin_anew(&mut self) {
+        self.round += 1;
         self.complete = self.nodes.iter().all(|watched| watched.report.is_some());
         for watched in &mut self.nodes {
             watched.drained = false;

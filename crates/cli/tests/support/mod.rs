@@ -3,7 +3,7 @@
 #![allow(dead_code, reason = "every test program uses a part of it")]
 
 use std::io::Read;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -119,4 +119,48 @@ pub fn mark(test: &str) -> String {
 pub fn send(child: &Child, signal: i32) {
     // SAFETY: kill touches no memory; the child is not waited for yet, so the pid is its own.
     assert_eq!(unsafe { libc::kill(child.id() as i32, signal) }, 0);
+}
+
+/// A program of `tests/programs`, compiled; it is there as long as the directory.
+pub fn compiled(source: &str) -> (tempfile::TempDir, PathBuf) {
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/programs").join(source);
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    let program = directory.path().join("program");
+    let mut command = hiroba(&["cc", "-std=c11", "-O2", "-Wall", "-Wextra", "-Werror", "-o"]);
+    let called = finish(start(command.arg(&program).arg(&source)));
+    assert_eq!(called.status, 0, "{called:?}");
+    (directory, program)
+}
+
+/// The processes with `mark` in their environment or command line, by their numbers, with their command lines.
+pub fn marked(mark: &str) -> Vec<(i32, String)> {
+    let holds = |file: &Path| {
+        std::fs::read(file).is_ok_and(|bytes| bytes.windows(mark.len()).any(|part| part == mark.as_bytes()))
+    };
+    let entries = std::fs::read_dir("/proc").expect("/proc is mounted").flatten();
+    let marked = entries.filter_map(|entry| {
+        let pid: i32 = entry.file_name().to_str()?.parse().ok()?;
+        let path = entry.path();
+        let ours = holds(&path.join("cmdline")) || holds(&path.join("environ"));
+        let line = std::fs::read(path.join("cmdline")).ok().filter(|_| ours)?;
+        Some((pid, String::from_utf8_lossy(&line).replace('\0', " ")))
+    });
+    marked.collect()
+}
+
+/// Sends a signal to a process that may be gone.
+pub fn send_to(pid: i32, signal: i32) {
+    // SAFETY: kill touches no memory; the caller has just seen the process among its own.
+    unsafe { libc::kill(pid, signal) };
+}
+
+/// Reads a child's standard output as far as its first line.
+pub fn first_line(child: &mut Child) -> String {
+    let mut line = Vec::new();
+    let mut byte = [0u8; 1];
+    let stream = child.stdout.as_mut().expect("piped");
+    while stream.read(&mut byte).expect("reads") == 1 && byte[0] != b'\n' {
+        line.push(byte[0]);
+    }
+    String::from_utf8_lossy(&line).into_owned()
 }

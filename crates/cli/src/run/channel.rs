@@ -1,0 +1,185 @@
+//! The channel between the launcher and an agent on another host: framed messages over whatever carries an agent's standard
+//! input and output (`wire/src/agent.rs`). Nothing here waits: what cannot be written yet is queued.
+
+use std::collections::VecDeque;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use hiroba_wire::WireError;
+use hiroba_wire::control::{decode, encode};
+use rustix::event::PollFlags;
+use rustix::io::Errno;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+/// While more waits to be written, in bytes, whoever can wait puts nothing more into the channel.
+const QUEUE_BYTES_MAX: usize = 1 << 20;
+/// Taken from the kernel at once, in bytes.
+const READ_BYTES: usize = 64 << 10;
+/// The length in front of each frame.
+const LENGTH_BYTES: usize = 4;
+
+/// The other side has closed the channel, or it broke.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Closed;
+
+/// One end.
+#[derive(Debug)]
+pub struct Channel {
+    read: OwnedFd,
+    write: OwnedFd,
+    /// No frame that comes may be longer.
+    frame_bytes_max: usize,
+    incoming: Vec<u8>,
+    outgoing: VecDeque<u8>,
+}
+
+impl Channel {
+    /// A channel over two descriptors, which from now on do not block.
+    pub fn new(read: OwnedFd, write: OwnedFd, frame_bytes_max: usize) -> rustix::io::Result<Channel> {
+        for end in [&read, &write] {
+            rustix::io::ioctl_fionbio(end, true)?;
+        }
+        Ok(Channel { read, write, frame_bytes_max, incoming: Vec::new(), outgoing: VecDeque::new() })
+    }
+
+    /// What to wait for: the descriptor to read from, and when something is queued the one to write to.
+    pub fn interests(&self) -> impl Iterator<Item = (BorrowedFd<'_>, PollFlags)> {
+        let output = self.has_output().then(|| (self.write.as_fd(), PollFlags::OUT));
+        std::iter::once((self.read.as_fd(), PollFlags::IN)).chain(output)
+    }
+
+    /// Queues a message and writes what goes.
+    pub fn send<T: Serialize>(&mut self, message: &T) -> Result<(), Closed> {
+        let bytes = encode(message);
+        self.outgoing.extend((bytes.len() as u32).to_le_bytes());
+        self.outgoing.extend(bytes);
+        self.flush()
+    }
+
+    /// Queues bytes that are no frame.
+    pub fn send_text(&mut self, text: &str) -> Result<(), Closed> {
+        self.outgoing.extend(text.as_bytes());
+        self.flush()
+    }
+
+    /// Whether something waits to be written.
+    pub fn has_output(&self) -> bool {
+        !self.outgoing.is_empty()
+    }
+
+    /// Whether so much waits that no more should come.
+    pub fn is_full(&self) -> bool {
+        self.outgoing.len() >= QUEUE_BYTES_MAX
+    }
+
+    /// Writes as much as the other side takes.
+    pub fn flush(&mut self) -> Result<(), Closed> {
+        while !self.outgoing.is_empty() {
+            let (bytes, _) = self.outgoing.as_slices();
+            match rustix::io::write(&self.write, bytes) {
+                Ok(written) => drop(self.outgoing.drain(..written)),
+                Err(Errno::INTR) => {}
+                Err(Errno::AGAIN) => return Ok(()),
+                Err(_) => return Err(Closed),
+            }
+        }
+        Ok(())
+    }
+
+    /// Reads what has come, once. What came before the end is still to be taken after `Closed`.
+    pub fn receive(&mut self) -> Result<(), Closed> {
+        let mut bytes = [0u8; READ_BYTES];
+        match rustix::io::read(&self.read, &mut bytes) {
+            Ok(0) => Err(Closed),
+            Ok(got) => {
+                self.incoming.extend_from_slice(&bytes[..got]);
+                Ok(())
+            }
+            Err(Errno::INTR | Errno::AGAIN) => Ok(()),
+            Err(_) => Err(Closed),
+        }
+    }
+
+    /// The next whole message, if one has come.
+    pub fn next<T: DeserializeOwned>(&mut self) -> Result<Option<T>, WireError> {
+        let Some(length) = self.incoming.first_chunk::<LENGTH_BYTES>() else { return Ok(None) };
+        let length = u32::from_le_bytes(*length) as usize;
+        if length > self.frame_bytes_max {
+            return Err(WireError::OutOfBounds {
+                field: "length of a frame",
+                expected: "at most the longest of its direction",
+                got: length as u64,
+            });
+        }
+        let Some(frame) = self.incoming.get(LENGTH_BYTES..LENGTH_BYTES + length) else { return Ok(None) };
+        let message = decode(frame)?;
+        self.incoming.drain(..LENGTH_BYTES + length);
+        Ok(Some(message))
+    }
+
+    /// The next whole line of text, if one has come; its end is cut off.
+    pub fn next_line(&mut self) -> Option<String> {
+        let length = self.incoming.iter().position(|byte| *byte == b'\n')?;
+        let line: Vec<u8> = self.incoming.drain(..=length).collect();
+        Some(String::from_utf8_lossy(&line[..length]).into_owned())
+    }
+
+    /// How much has come and not been taken.
+    pub fn incoming_bytes(&self) -> usize {
+        self.incoming.len()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
+
+    use super::*;
+
+    fn pair(frame_bytes_max: usize) -> [Channel; 2] {
+        let (one, other) = socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)
+            .expect("a socket pair");
+        [one, other].map(|end| {
+            let second = end.try_clone().expect("a descriptor");
+            Channel::new(end, second, frame_bytes_max).expect("it is open")
+        })
+    }
+
+    #[test]
+    fn messages_and_lines_come_whole() {
+        let [mut one, mut other] = pair(1 << 20);
+        assert_eq!(one.send_text("hello\n"), Ok(()));
+        assert_eq!(one.send(&"first".to_owned()), Ok(()));
+        // Longer than the kernel takes at once.
+        let long = "x".repeat(600 << 10);
+        assert_eq!(one.send(&long), Ok(()));
+        assert!(one.has_output());
+        let mut got: Vec<String> = Vec::new();
+        while got.len() < 3 {
+            assert_eq!(one.flush(), Ok(()));
+            assert_eq!(other.receive(), Ok(()));
+            if got.is_empty() {
+                got.extend(other.next_line());
+            }
+            while let Ok(Some(message)) = other.next::<String>() {
+                got.push(message);
+            }
+        }
+        assert_eq!(got, ["hello".to_owned(), "first".to_owned(), long]);
+        drop(one);
+        assert_eq!(other.receive(), Err(Closed));
+        assert_eq!(other.send(&1u8), Err(Closed));
+    }
+
+    #[test]
+    fn bad_lengths_and_bad_messages_are_errors() {
+        let [mut one, mut other] = pair(8);
+        assert_eq!(one.send(&"too long for this end".to_owned()), Ok(()));
+        assert_eq!(other.receive(), Ok(()));
+        assert!(other.next::<String>().is_err());
+        let [mut one, mut other] = pair(8);
+        assert_eq!(one.send(&(7u8, 7u8)), Ok(()));
+        assert_eq!(other.receive(), Ok(()));
+        assert!(other.next::<String>().is_err(), "a length of seven and one byte");
+    }
+}

@@ -1,0 +1,344 @@
+//! The nodes that run on this machine, as whoever started them sees them: the launcher its own, an agent those of its host.
+
+use std::collections::BTreeMap;
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::time::Duration;
+
+use hiroba_wire::agent::NodeEvent;
+use hiroba_wire::control::{self, CONTROL_MESSAGE_BYTES_MAX, ToLauncher, ToNode};
+use rustix::event::{Timespec, epoll};
+use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendFlags};
+use rustix::process::{Pid, PidfdFlags, WaitOptions, WaitStatus, pidfd_open, wait};
+
+use super::liveness::{Doing, Looks, doing};
+use super::spawn::{ExecReport, Spawned};
+use super::status::End;
+use crate::failure::{Failure, system_words};
+
+/// Events taken from the kernel at once.
+const EVENTS_MAX: usize = 256;
+
+/// Something that has become of a node, or of what is known about one.
+#[derive(Debug)]
+pub enum Happening {
+    /// Of the node of this number.
+    Node(usize, NodeEvent),
+    /// Everything that it had said by now has been read.
+    Drained(usize),
+}
+
+/// Why the program did not begin.
+#[derive(Debug)]
+pub enum NotRun {
+    /// An error number from `execve`.
+    NotExecuted(i32),
+    /// Something before it.
+    Failed(Failure),
+}
+
+#[derive(Debug)]
+struct LocalNode {
+    pid: Pid,
+    control: Option<OwnedFd>,
+    /// Watches the process that joined when it is not `pid`: the node's own process is a wrapper.
+    joined_process: Option<(i32, OwnedFd)>,
+    ended: bool,
+    /// How many pings in a row it has left without a word.
+    silent_looks: u32,
+    told_silent: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Source {
+    Reports,
+    Control(usize),
+    JoinedProcess(usize),
+}
+
+impl Source {
+    fn token(self) -> u64 {
+        let with = |kind: u64, place: usize| (kind << 32) | place as u64;
+        match self {
+            Source::Reports => with(0, 0),
+            Source::Control(place) => with(1, place),
+            Source::JoinedProcess(place) => with(2, place),
+        }
+    }
+
+    fn from_token(token: u64) -> Source {
+        let place = (token & u64::from(u32::MAX)) as usize;
+        match token >> 32 {
+            0 => Source::Reports,
+            1 => Source::Control(place),
+            _ => Source::JoinedProcess(place),
+        }
+    }
+}
+
+/// The nodes of this machine.
+#[derive(Debug)]
+pub struct LocalNodes {
+    /// The number of the first.
+    first: usize,
+    events: OwnedFd,
+    reports: Option<OwnedFd>,
+    nodes: Vec<LocalNode>,
+    by_pid: BTreeMap<i32, usize>,
+    looks: Option<Looks>,
+    /// Between `Start` and `Close` nodes answer pings.
+    answers_expected: bool,
+    message: Vec<u8>,
+}
+
+impl LocalNodes {
+    /// Takes over nodes that wait at the gate, the first of which has the number `first`.
+    pub fn new(
+        first: usize,
+        spawned: &mut Vec<Spawned>,
+        reports: OwnedFd,
+        dead_after: Option<Duration>,
+    ) -> rustix::io::Result<LocalNodes> {
+        let mut local = LocalNodes {
+            first,
+            events: epoll::create(epoll::CreateFlags::CLOEXEC)?,
+            reports: None,
+            nodes: Vec::with_capacity(spawned.len()),
+            by_pid: BTreeMap::new(),
+            looks: dead_after.map(|silence| Looks::new(Some(silence))),
+            answers_expected: false,
+            message: vec![0; CONTROL_MESSAGE_BYTES_MAX],
+        };
+        local.listen(&reports, Source::Reports)?;
+        local.reports = Some(reports);
+        for (place, node) in spawned.drain(..).enumerate() {
+            local.by_pid.insert(node.pid.as_raw_nonzero().get(), place);
+            local.listen(&node.control, Source::Control(place))?;
+            local.nodes.push(LocalNode {
+                pid: node.pid,
+                control: Some(node.control),
+                joined_process: None,
+                ended: false,
+                silent_looks: 0,
+                told_silent: false,
+            });
+        }
+        Ok(local)
+    }
+
+    fn listen(&self, fd: impl AsFd, source: Source) -> rustix::io::Result<()> {
+        let data = epoll::EventData::new_u64(source.token());
+        epoll::add(&self.events, fd, data, epoll::EventFlags::IN)
+    }
+
+    /// Readable when [`take`](Self::take) has something to do.
+    pub fn descriptor(&self) -> BorrowedFd<'_> {
+        self.events.as_fd()
+    }
+
+    /// The nodes' processes, by node.
+    pub fn pids(&self) -> impl Iterator<Item = i32> {
+        self.nodes.iter().map(|node| node.pid.as_raw_nonzero().get())
+    }
+
+    /// Hears what the nodes have said, and which processes have gone.
+    pub fn take(&mut self, happenings: &mut Vec<Happening>) -> Result<(), NotRun> {
+        let mut buffer = [const { MaybeUninit::<epoll::Event>::uninit() }; EVENTS_MAX];
+        let Ok((events, _)) = epoll::wait(&self.events, &mut buffer, Some(&Timespec::default())) else {
+            return Ok(());
+        };
+        let sources: Vec<Source> = events.iter().map(|event| Source::from_token(event.data.u64())).collect();
+        for source in sources {
+            match source {
+                Source::Reports => self.read_reports()?,
+                Source::Control(place) => self.read_control(place, happenings),
+                Source::JoinedProcess(place) => self.joined_process_ended(place, happenings),
+            }
+        }
+        Ok(())
+    }
+
+    fn read_reports(&mut self) -> Result<(), NotRun> {
+        let Some(reports) = &self.reports else { return Ok(()) };
+        let mut bytes = [0u8; ExecReport::BYTES];
+        match rustix::io::read(reports, &mut bytes) {
+            Ok(ExecReport::BYTES) => {
+                let report = ExecReport::decode(bytes);
+                if report.in_exec {
+                    return Err(NotRun::NotExecuted(report.errno));
+                }
+                let error = std::io::Error::from_raw_os_error(report.errno);
+                let words = system_words(&error);
+                Err(NotRun::Failed(Failure::new(format!("cannot prepare a node's process: {words}"))))
+            }
+            Ok(_) => {
+                self.reports = None;
+                Ok(())
+            }
+            Err(_) => Ok(()),
+        }
+    }
+
+    /// Takes the statuses of all processes that have ended; those that are no nodes are handed back.
+    pub fn reap(&mut self, happenings: &mut Vec<Happening>) -> Result<Vec<(Pid, WaitStatus)>, NotRun> {
+        let (mut ended, mut others) = (Vec::new(), Vec::new());
+        while let Ok(Some((pid, status))) = wait(WaitOptions::NOHANG) {
+            let Some(end) = End::from_wait(status) else { continue };
+            match self.by_pid.remove(&pid.as_raw_nonzero().get()) {
+                Some(place) => ended.push((place, end)),
+                None => others.push((pid, status)),
+            }
+        }
+        if !ended.is_empty() {
+            self.read_reports()?;
+        }
+        ended.sort_unstable_by_key(|(place, _)| *place);
+        for (place, _) in &ended {
+            // A node's last words come before its death.
+            self.read_control(*place, happenings);
+            self.nodes[*place].joined_process = None;
+            self.nodes[*place].ended = true;
+        }
+        happenings.extend(ended.into_iter().map(|(place, end)| {
+            Happening::Node(
+                self.first + place,
+                match end {
+                    End::Exited(status) => NodeEvent::Exited { status },
+                    End::Killed(signal) => NodeEvent::Killed { signal },
+                },
+            )
+        }));
+        Ok(others)
+    }
+
+    /// Hears all nodes out.
+    pub fn read_all(&mut self, happenings: &mut Vec<Happening>) {
+        for place in 0..self.nodes.len() {
+            self.read_control(place, happenings);
+        }
+    }
+
+    /// Reads all messages of a node.
+    fn read_control(&mut self, place: usize, happenings: &mut Vec<Happening>) {
+        let number = self.first + place;
+        while let Some(control) = &self.nodes[place].control {
+            let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmCredentials(1))];
+            let mut ancillary = RecvAncillaryBuffer::new(&mut space);
+            let mut slices = [std::io::IoSliceMut::new(&mut self.message)];
+            let flags = RecvFlags::DONTWAIT | RecvFlags::CMSG_CLOEXEC;
+            let received = match rustix::net::recvmsg(control, &mut slices, &mut ancillary, flags) {
+                Ok(received) if received.bytes > 0 => received,
+                Err(rustix::io::Errno::AGAIN) => return happenings.push(Happening::Drained(number)),
+                // The other side has gone with messages of ours unread (a ping, say). That is told once, before its own last words.
+                Err(rustix::io::Errno::INTR | rustix::io::Errno::CONNRESET) => continue,
+                // The other side is gone; its process's end says the rest.
+                Ok(_) | Err(_) => {
+                    self.nodes[place].control = None;
+                    return;
+                }
+            };
+            let sender = ancillary.drain().find_map(|message| match message {
+                RecvAncillaryMessage::ScmCredentials(credentials) => Some(credentials.pid),
+                _ => None,
+            });
+            let whole = !received.flags.contains(ReturnFlags::TRUNC);
+            let bytes = received.bytes.min(self.message.len());
+            self.nodes[place].silent_looks = 0;
+            match control::decode::<ToLauncher>(&self.message[..bytes]) {
+                Ok(ToLauncher::Pong) if whole => {}
+                Ok(message) if whole => {
+                    self.note(place, sender, &message);
+                    happenings.push(Happening::Node(number, NodeEvent::Said(message)));
+                }
+                _ => {
+                    happenings.push(Happening::Node(number, NodeEvent::Garbled { bytes: bytes as u64 }));
+                    self.nodes[place].control = None;
+                }
+            }
+        }
+    }
+
+    /// What a message means for the processes to watch.
+    fn note(&mut self, place: usize, sender: Option<Pid>, message: &ToLauncher) {
+        match message {
+            ToLauncher::Join { .. } => {
+                let wrapped = sender.filter(|process| *process != self.nodes[place].pid);
+                let Some(process) = wrapped else { return };
+                if let Ok(watch) = pidfd_open(process, PidfdFlags::empty()) {
+                    let _ = self.listen(&watch, Source::JoinedProcess(place));
+                    self.nodes[place].joined_process = Some((process.as_raw_nonzero().get(), watch));
+                }
+            }
+            ToLauncher::Leave { .. } => {
+                if let Some((_, process)) = self.nodes[place].joined_process.take() {
+                    let _ = epoll::delete(&self.events, process);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// The process that joined has ended; its wrapper (a shell, `time`) should soon follow.
+    fn joined_process_ended(&mut self, place: usize, happenings: &mut Vec<Happening>) {
+        self.read_control(place, happenings);
+        let Some((pid, watch)) = self.nodes[place].joined_process.take() else { return };
+        let _ = epoll::delete(&self.events, &watch);
+        happenings.push(Happening::Node(self.first + place, NodeEvent::JoinedProcessEnded { pid }));
+    }
+
+    /// Tells all nodes something.
+    pub fn tell(&mut self, message: &ToNode) {
+        match message {
+            ToNode::Start => self.answers_expected = true,
+            ToNode::Close => self.answers_expected = false,
+            ToNode::Job(_) | ToNode::Ping => {}
+        }
+        let bytes = control::encode(message);
+        for node in &self.nodes {
+            // A node that is gone is judged by its end.
+            if let Some(control) = &node.control {
+                let _ = rustix::net::send(control, &bytes, SendFlags::NOSIGNAL | SendFlags::DONTWAIT);
+            }
+        }
+    }
+
+    /// When to call [`look`](Self::look) next.
+    pub fn next_look(&self) -> Option<std::time::Instant> {
+        self.looks.as_ref().filter(|_| self.answers_expected).map(Looks::next)
+    }
+
+    /// Asks all nodes for a sign of life, if it is time, and finds those that have given none for too long.
+    pub fn look(&mut self, happenings: &mut Vec<Happening>) {
+        if !self.answers_expected || !self.looks.as_mut().is_some_and(Looks::is_due) {
+            return;
+        }
+        for (place, node) in self.nodes.iter_mut().enumerate() {
+            let Some(looks) = self.looks.as_ref().filter(|_| !node.ended && !node.told_silent) else {
+                continue;
+            };
+            if node.control.is_none() || !looks.is_last(&mut node.silent_looks, 1) {
+                continue;
+            }
+            let pid = node.joined_process.as_ref().map_or(node.pid.as_raw_nonzero().get(), |(pid, _)| *pid);
+            let doing = doing(pid);
+            if doing != Doing::Excused {
+                node.told_silent = true;
+                let event = NodeEvent::Silent { stopped: doing == Doing::Stopped };
+                happenings.push(Happening::Node(self.first + place, event));
+            }
+        }
+        self.tell(&ToNode::Ping);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tokens_name_their_sources() {
+        for source in [Source::Reports, Source::Control(0), Source::Control(4095), Source::JoinedProcess(7)] {
+            assert_eq!(Source::from_token(source.token()), source);
+        }
+    }
+}

@@ -1,0 +1,489 @@
+//! One event loop over all nodes of a job: who joins, who leaves, who dies, what the user wants.
+//!
+//! A node is *launched*, then *joined* when its program has called `hiroba_init`, then *left* when it has
+//! called `hiroba_finalize`. What becomes of a node is told by [`LocalNodes`](super::local::LocalNodes), or by the agent of
+//! its host in the same words. The rules for each way to end are in `nodes.rs`, what concerns hosts is in `hosts.rs`.
+
+mod hosts;
+mod nodes;
+
+use std::collections::BTreeMap;
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, OwnedFd};
+use std::time::{Duration, Instant};
+
+use hiroba_trace::NodeStatistics;
+use rustix::event::{PollFd, PollFlags, Timespec, epoll, poll};
+
+use super::guardian::{self, Front};
+use super::liveness::Looks;
+use super::local::{LocalNodes, NotRun};
+use super::output::{Labeller, Sink};
+use super::races::RaceLog;
+use super::remote::RemoteHost;
+use super::signals::{self, Arrived, SignalDescriptor};
+use super::spawn::Job;
+use super::status::{End, job_status, name_nodes};
+use super::waiting::WaitWatch;
+use crate::failure::{Failure, say, system_words};
+use crate::symbols::Symboliser;
+
+/// From the end of the job to the death of nodes that have not ended themselves.
+const END_GRACE: Duration = Duration::from_millis(500);
+/// The same when the user ends the job: programs may want to save something.
+const SIGNAL_GRACE: Duration = Duration::from_secs(2);
+/// From the death of the nodes to that of the agents that have not told it.
+const AGENT_GRACE: Duration = Duration::from_secs(2);
+/// A second signal within this time is the same wish once more (a group's and a process's signal, say).
+const SAME_WISH: Duration = Duration::from_millis(250);
+/// Events taken from the kernel at once.
+const EVENTS_MAX: usize = 256;
+
+/// What a supervisor looks out for beside how nodes end.
+#[derive(Clone, Copy, Debug)]
+pub struct Watched {
+    /// Nodes report data races.
+    pub races: bool,
+    /// A node runs under a debugger.
+    pub debugging: bool,
+    /// The silence after which a node or a host is taken for dead.
+    pub dead_after: Option<Duration>,
+    /// Lines of remote nodes get labels too.
+    pub label: bool,
+}
+
+/// What a job came to.
+#[derive(Debug)]
+pub struct Outcome {
+    /// The job's exit status.
+    pub status: u8,
+    /// The accounts of the nodes that left the job, by node.
+    pub accounts: BTreeMap<usize, NodeStatistics>,
+    /// From the opening of the gate to the last node's end.
+    pub wall: Duration,
+    /// Whether all nodes joined the job.
+    pub started: bool,
+}
+
+/// How a job stopped short of an outcome.
+#[derive(Debug)]
+pub enum Stop {
+    /// The program could not be executed: an error number from `execve`.
+    NotExecuted(i32),
+    /// Something else failed before the program ran, or the launcher itself cannot go on.
+    Failed(Failure),
+    /// The front was killed.
+    FrontGone,
+}
+
+impl From<std::io::Error> for Stop {
+    fn from(error: std::io::Error) -> Stop {
+        Stop::Failed(Failure::new(format!("the launcher cannot go on: {}", system_words(&error))))
+    }
+}
+
+impl From<rustix::io::Errno> for Stop {
+    fn from(error: rustix::io::Errno) -> Stop {
+        std::io::Error::from(error).into()
+    }
+}
+
+impl From<Failure> for Stop {
+    fn from(failure: Failure) -> Stop {
+        Stop::Failed(failure)
+    }
+}
+
+impl From<NotRun> for Stop {
+    fn from(not_run: NotRun) -> Stop {
+        match not_run {
+            NotRun::NotExecuted(errno) => Stop::NotExecuted(errno),
+            NotRun::Failed(failure) => Stop::Failed(failure),
+        }
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Phase {
+    Launched,
+    Joined,
+    Left,
+}
+
+struct Node {
+    pid: i32,
+    /// The place of its host among the others, unless it runs on this machine.
+    host: Option<usize>,
+    phase: Phase,
+    end: Option<End>,
+    /// The launcher ended it, so that its status does not count.
+    ended_by_launcher: bool,
+}
+
+/// Why and how the job is being ended.
+struct Ending {
+    since: Instant,
+    kill_at: Instant,
+    killed: bool,
+    /// The signal the user sent; `None` when something went wrong.
+    wish: Option<i32>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Source {
+    Front,
+    Signals,
+    Nodes,
+    Agent(usize),
+    AgentErrors(usize),
+    Output(Sink, usize),
+}
+
+impl Source {
+    fn token(self) -> u64 {
+        let with = |kind: u64, number: usize| (kind << 32) | number as u64;
+        match self {
+            Source::Front => with(0, 0),
+            Source::Signals => with(1, 0),
+            Source::Nodes => with(2, 0),
+            Source::Agent(host) => with(3, host),
+            Source::AgentErrors(host) => with(4, host),
+            Source::Output(Sink::Out, node) => with(5, node),
+            Source::Output(Sink::Error, node) => with(6, node),
+        }
+    }
+
+    fn from_token(token: u64) -> Source {
+        let number = (token & u64::from(u32::MAX)) as usize;
+        match token >> 32 {
+            0 => Source::Front,
+            1 => Source::Signals,
+            2 => Source::Nodes,
+            3 => Source::Agent(number),
+            4 => Source::AgentErrors(number),
+            5 => Source::Output(Sink::Out, number),
+            _ => Source::Output(Sink::Error, number),
+        }
+    }
+}
+
+/// Watches over a job from the opening of its gate to its end.
+pub struct Supervisor {
+    front: Front,
+    arrivals: SignalDescriptor,
+    events: OwnedFd,
+    local: LocalNodes,
+    hosts: Vec<RemoteHost>,
+    nodes: Vec<Node>,
+    labeller: Labeller,
+    /// Streams that are not watched because their sink's queue is full.
+    paused: [bool; 2],
+    ending: Option<Ending>,
+    /// A status that stands before those of the nodes.
+    forced_status: Option<u8>,
+    /// When to end the job, and what to say then, unless it has ended by itself.
+    end_later: Option<(Instant, String, Option<u8>)>,
+    accounts: BTreeMap<usize, NodeStatistics>,
+    watched: Watched,
+    waits: WaitWatch,
+    races: RaceLog,
+    symbols: Symboliser,
+    looks: Looks,
+    pings: u64,
+    remarks: usize,
+    joined: usize,
+    alive: usize,
+    /// All nodes have ended: agents that go are no loss, and have so long for it.
+    finish_by: Option<Instant>,
+}
+
+impl Supervisor {
+    /// Takes over nodes that wait at the gate: those of this machine, the first of which has the number `first`, and those of `hosts`.
+    pub fn new(
+        front: Front,
+        arrivals: SignalDescriptor,
+        (first, mut job): (usize, Job),
+        hosts: Vec<RemoteHost>,
+        watched: Watched,
+    ) -> Result<(Supervisor, OwnedFd), Stop> {
+        let outputs: Vec<_> = job.nodes.iter_mut().map(|node| node.output.take()).collect();
+        let total = outputs.len() + hosts.iter().map(|host| host.nodes).sum::<usize>();
+        let mut supervisor = Supervisor {
+            front,
+            arrivals,
+            events: epoll::create(epoll::CreateFlags::CLOEXEC)?,
+            local: LocalNodes::new(first, &mut job.nodes, job.reports, watched.dead_after)?,
+            hosts,
+            nodes: Vec::with_capacity(total),
+            labeller: Labeller::default(),
+            paused: [false; 2],
+            ending: None,
+            forced_status: None,
+            end_later: None,
+            accounts: BTreeMap::new(),
+            watched,
+            waits: WaitWatch::new(total),
+            races: RaceLog::default(),
+            symbols: Symboliser::default(),
+            looks: Looks::new(watched.dead_after),
+            pings: 0,
+            remarks: 0,
+            joined: 0,
+            alive: total,
+            finish_by: None,
+        };
+        for (place, output) in outputs.into_iter().enumerate() {
+            if let Some(output) = output {
+                supervisor.listen(&output[0], Source::Output(Sink::Out, first + place))?;
+                supervisor.listen(&output[1], Source::Output(Sink::Error, first + place))?;
+                supervisor.labeller.add(first + place, output);
+            }
+        }
+        supervisor.number_nodes(first);
+        supervisor.listen_to_hosts()?;
+        supervisor.listen(&supervisor.front.signals, Source::Front)?;
+        supervisor.listen(&supervisor.arrivals.0, Source::Signals)?;
+        supervisor.listen(supervisor.local.descriptor(), Source::Nodes)?;
+        Ok((supervisor, job.gate))
+    }
+
+    fn listen(&self, fd: impl AsFd, source: Source) -> rustix::io::Result<()> {
+        let data = epoll::EventData::new_u64(source.token());
+        epoll::add(&self.events, fd, data, epoll::EventFlags::IN)
+    }
+
+    /// Opens the gates and watches until every node has ended.
+    pub fn run(mut self, gate: OwnedFd) -> Result<Outcome, Stop> {
+        let start = Instant::now();
+        drop(gate);
+        self.open_gates_of_hosts();
+        while self.alive > 0 {
+            self.turn()?;
+        }
+        let wall = start.elapsed();
+        self.dismiss_hosts()?;
+        // What nodes left running may hold the pipes of labelled output open.
+        guardian::kill_descendants();
+        while self.labeller.is_busy() && !self.ending.as_ref().is_some_and(|ending| ending.killed) {
+            self.turn()?;
+        }
+        self.labeller.write();
+        self.report_end();
+        if self.watched.races && self.joined > 0 {
+            say(&self.races.summary());
+        }
+        let counted = |node: &Node| node.end.filter(|_| !node.ended_by_launcher);
+        let status = self.forced_status.unwrap_or_else(|| job_status(self.nodes.iter().map(counted)));
+        let started = self.joined == self.nodes.len();
+        Ok(Outcome { status, accounts: self.accounts, wall, started })
+    }
+
+    /// Waits for events and handles them, then whatever is due.
+    fn turn(&mut self) -> Result<(), Stop> {
+        self.wait()?;
+        let mut buffer = [const { MaybeUninit::<epoll::Event>::uninit() }; EVENTS_MAX];
+        let (events, _) = epoll::wait(&self.events, &mut buffer, Some(&Timespec::default()))?;
+        let mut sources: Vec<Source> =
+            events.iter().map(|event| Source::from_token(event.data.u64())).collect();
+        // A node's last words are read before its death is judged.
+        sources.sort_by_key(|source| *source == Source::Signals);
+        let mut happenings = Vec::new();
+        for source in sources {
+            match source {
+                Source::Front => self.read_front()?,
+                Source::Signals => self.read_signals()?,
+                Source::Nodes => {
+                    let taken = self.local.take(&mut happenings);
+                    self.handle_all(std::mem::take(&mut happenings));
+                    taken?;
+                }
+                Source::Agent(host) => self.read_agent(host)?,
+                Source::AgentErrors(host) => self.hosts[host].read_errors(),
+                Source::Output(sink, node) => self.labeller.read(sink, node),
+            }
+        }
+        self.labeller.write();
+        self.pause_or_resume()?;
+        self.local.look(&mut happenings);
+        self.handle_all(happenings);
+        self.look_after_hosts();
+        self.do_what_is_due();
+        Ok(())
+    }
+
+    /// Sleeps until there is an event, somebody who waits for bytes can take them, or something is due.
+    fn wait(&self) -> Result<(), Stop> {
+        let due = [self.ending.as_ref().filter(|ending| !ending.killed).map(|ending| ending.kill_at)]
+            .into_iter()
+            .chain([
+                self.end_later.as_ref().map(|later| later.0),
+                self.local.next_look(),
+                self.next_look_after_hosts(),
+            ])
+            .flatten()
+            .min();
+        let left = due.map(|due| due.saturating_duration_since(Instant::now()) + Duration::from_millis(1));
+        let timeout =
+            left.map(|left| Timespec { tv_sec: left.as_secs() as i64, tv_nsec: left.subsec_nanos().into() });
+        let (stdout, stderr) = (rustix::stdio::stdout(), rustix::stdio::stderr());
+        let mut fds = vec![PollFd::new(&self.events, PollFlags::IN)];
+        if self.labeller.has_output(Sink::Out) {
+            fds.push(PollFd::new(&stdout, PollFlags::OUT));
+        }
+        if self.labeller.has_output(Sink::Error) {
+            fds.push(PollFd::new(&stderr, PollFlags::OUT));
+        }
+        let channels = self.hosts.iter().filter_map(|host| host.channel.as_ref());
+        let waiting: Vec<_> = channels.flat_map(|channel| channel.interests().skip(1)).collect();
+        fds.extend(waiting.iter().map(|(fd, flags)| PollFd::new(fd, *flags)));
+        match poll(&mut fds, timeout.as_ref()) {
+            Ok(_) | Err(rustix::io::Errno::INTR) => Ok(()),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    fn pause_or_resume(&mut self) -> Result<(), Stop> {
+        for sink in Sink::ALL {
+            let full = self.labeller.is_full(sink);
+            if std::mem::replace(&mut self.paused[sink as usize], full) == full {
+                continue;
+            }
+            let interest = if full { epoll::EventFlags::empty() } else { epoll::EventFlags::IN };
+            for node in 0..self.nodes.len() {
+                if let Some(fd) = self.labeller.stream(sink, node) {
+                    let data = epoll::EventData::new_u64(Source::Output(sink, node).token());
+                    epoll::modify(&self.events, fd, data, interest)?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn read_front(&mut self) -> Result<(), Stop> {
+        let mut bytes = [0u8; 16];
+        match rustix::io::read(&self.front.signals, &mut bytes) {
+            Ok(0) => Err(Stop::FrontGone),
+            Ok(got) => {
+                for signal in &bytes[..got] {
+                    self.handle_signal(Arrived { signal: i32::from(*signal), from_terminal: false });
+                }
+                Ok(())
+            }
+            Err(rustix::io::Errno::INTR) => Ok(()),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    fn read_signals(&mut self) -> Result<(), Stop> {
+        let mut children = false;
+        while let Some(arrived) = self.arrivals.next() {
+            if arrived.signal == libc::SIGCHLD {
+                children = true;
+            } else {
+                self.handle_signal(arrived);
+            }
+        }
+        if children { self.reap() } else { Ok(()) }
+    }
+
+    /// Takes the statuses of all processes that have ended: nodes, commands that reach hosts, and orphans that became this
+    /// process's children.
+    fn reap(&mut self) -> Result<(), Stop> {
+        let mut happenings = Vec::new();
+        let others = self.local.reap(&mut happenings)?;
+        for (pid, status) in others {
+            let pid = pid.as_raw_nonzero().get();
+            if let Some(host) = self.hosts.iter_mut().find(|host| host.pid() == pid) {
+                host.exited(status);
+            }
+        }
+        self.handle_all(happenings);
+        Ok(())
+    }
+
+    /// The user wants the job to end: pass it on, and see that it does.
+    fn handle_signal(&mut self, arrived: Arrived) {
+        // A shell's background job ignores the terminal's Ctrl-C, and `nohup` every hangup; a signal that is
+        // sent to the launcher by name is meant.
+        let ignored = self.front.inherited.ignores(arrived.signal);
+        if ignored && (arrived.from_terminal || arrived.signal == libc::SIGHUP) {
+            return;
+        }
+        // At a debugger's prompt the keyboard is the debugger's, although this process gets its signals, too.
+        let keyboard = matches!(arrived.signal, libc::SIGINT | libc::SIGQUIT);
+        if self.watched.debugging && keyboard && arrived.from_terminal {
+            return;
+        }
+        let now = Instant::now();
+        if let Some(ending) = &mut self.ending {
+            if now >= ending.since + SAME_WISH {
+                ending.kill_at = now;
+            }
+            return;
+        }
+        self.ending = Some(Ending {
+            since: now,
+            kill_at: now + SIGNAL_GRACE,
+            killed: false,
+            wish: Some(arrived.signal),
+        });
+        // The terminal has sent its own to the whole process group.
+        if !arrived.from_terminal {
+            self.signal_local_nodes(arrived.signal);
+        }
+        self.signal_hosts(arrived.signal);
+    }
+
+    /// Sends a signal to all processes of the nodes of this machine; the commands that reach other hosts are needed yet.
+    fn signal_local_nodes(&self, signal: i32) {
+        let commands: Vec<i32> = self.hosts.iter().map(RemoteHost::pid).collect();
+        guardian::signal_descendants(signal, &commands);
+    }
+
+    fn do_what_is_due(&mut self) {
+        let now = Instant::now();
+        if let Some((_, why, forced_status)) =
+            self.end_later.take_if(|later| later.0 <= now && self.alive > 0)
+        {
+            self.end_job(&format!("{why}; ending the job"), forced_status);
+        }
+        let Some(ending) = &mut self.ending else { return };
+        if ending.killed || ending.kill_at > now {
+            return;
+        }
+        ending.killed = true;
+        if let (Some(signal), true) = (ending.wish, self.alive > 0) {
+            let slow = self.numbers(|node| node.end.is_none());
+            let who = name_nodes(&slow, self.nodes.len());
+            let signal = signals::describe(signal);
+            say(&format!("{who} did not end after {signal} and had to be killed"));
+        }
+        self.signal_local_nodes(libc::SIGKILL);
+        self.signal_hosts(libc::SIGKILL);
+    }
+
+    fn numbers(&self, choose: impl Fn(&Node) -> bool) -> Vec<usize> {
+        (0..self.nodes.len()).filter(|number| choose(&self.nodes[*number])).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tokens_name_their_sources() {
+        let sources = [
+            Source::Front,
+            Source::Signals,
+            Source::Nodes,
+            Source::Agent(0),
+            Source::AgentErrors(4095),
+            Source::Output(Sink::Out, 1),
+            Source::Output(Sink::Error, 4095),
+        ];
+        for source in sources {
+            assert_eq!(Source::from_token(source.token()), source);
+        }
+    }
+}

@@ -1,0 +1,303 @@
+//! What nodes say and how they end, and what both mean for the job.
+
+use std::time::{Duration, Instant};
+
+use hiroba_base::NodeId;
+use hiroba_trace::NodeStatistics;
+use hiroba_wire::agent::NodeEvent;
+use hiroba_wire::control::{ToLauncher, ToNode};
+
+use super::{END_GRACE, Ending, Phase, Supervisor};
+use crate::failure::{STATUS_HIROBA, say, say_with_details};
+use crate::run::liveness::in_words;
+use crate::run::local::Happening;
+use crate::run::output::Sink;
+use crate::run::signals;
+use crate::run::status::{End, all_nodes, name_nodes};
+
+/// How long the others may run on after a node exited with status 0 without leaving.
+const SILENT_EXIT_GRACE: Duration = Duration::from_millis(500);
+/// How long the others may run on after a node failed before it joined: a usage error fails on all nodes alike.
+const EARLY_FAILURE_GRACE: Duration = Duration::from_secs(1);
+/// How long a wrapper may outlive the process that joined the job and died.
+const WRAPPER_GRACE: Duration = Duration::from_millis(500);
+/// Remarks of nodes that are passed on; more are dropped.
+const REMARKS_MAX: usize = 100;
+
+impl Supervisor {
+    /// Takes in what has become of nodes; ends are judged together, when all that came with them is known.
+    pub(super) fn handle_all(&mut self, happenings: Vec<Happening>) {
+        let mut ended = Vec::new();
+        for happening in happenings {
+            let (number, event) = match happening {
+                Happening::Drained(number) => {
+                    self.waits.drained(number);
+                    continue;
+                }
+                Happening::Node(number, event) => (number, event),
+            };
+            match event {
+                NodeEvent::Said(message) => self.handle_message(number, message),
+                NodeEvent::Garbled { bytes } => self.handle_garbled(number, bytes),
+                NodeEvent::JoinedProcessEnded { pid } => self.joined_process_ended(number, pid),
+                NodeEvent::Silent { stopped } => self.handle_silence(number, stopped),
+                NodeEvent::Exited { status } => ended.extend(self.note_end(number, End::Exited(status))),
+                NodeEvent::Killed { signal } => ended.extend(self.note_end(number, End::Killed(signal))),
+                NodeEvent::Output { to_error, bytes } => {
+                    self.labeller.take(Sink::of(to_error), number, &bytes)
+                }
+                NodeEvent::OutputEnded { to_error } => self.labeller.end(Sink::of(to_error), number),
+            }
+        }
+        for number in ended {
+            self.judge(number);
+        }
+    }
+
+    /// Notes how a node has ended, unless it was given up before.
+    fn note_end(&mut self, number: usize, mut end: End) -> Option<usize> {
+        if self.nodes[number].end.is_some() {
+            return None;
+        }
+        if let Some(Ending { wish: Some(signal), killed: true, .. }) = self.ending {
+            // It had to be killed because it did not end of the signal that the user sent.
+            end = if end == End::Killed(libc::SIGKILL) { End::Killed(signal) } else { end };
+        }
+        let faulted = self.ending.as_ref().is_some_and(|ending| ending.wish.is_none());
+        self.nodes[number].end = Some(end);
+        self.nodes[number].ended_by_launcher = faulted;
+        self.alive -= 1;
+        Some(number)
+    }
+
+    fn handle_garbled(&mut self, number: usize, bytes: u64) {
+        let why = format!(
+            "node {number} sent {bytes} bytes on its control channel that are not a message; was its program \
+             built with another version of Hiroba? ending the job"
+        );
+        self.end_job(&why, Some(STATUS_HIROBA));
+    }
+
+    /// What a node's end means for the job.
+    fn judge(&mut self, number: usize) {
+        let node = &self.nodes[number];
+        let Some(end) = node.end else { return };
+        if self.ending.is_some() {
+            return;
+        }
+        let told = format!("{} {}", self.name_node(number), end.describe());
+        let others = self.alive > 0;
+        let ending = if others { "; ending the job" } else { "" };
+        match (node.phase, end) {
+            (Phase::Left, End::Exited(_)) => {}
+            (Phase::Left, End::Killed(_)) => say(&format!("{told} after it had left the job")),
+            (_, End::Killed(_)) => self.end_job(&format!("{told}{ending}"), None),
+            (Phase::Joined, End::Exited(0)) => {
+                let told =
+                    format!("{told} without leaving the job (call hiroba_finalize, or return from main)");
+                self.end_later(SILENT_EXIT_GRACE, told, Some(STATUS_HIROBA));
+            }
+            (Phase::Joined, End::Exited(_)) => {
+                self.end_job(&format!("{told} before it had left the job{ending}"), None);
+            }
+            (Phase::Launched, End::Exited(status)) => {
+                let early = format!(
+                    "{told} without having joined the job (its program did not call hiroba_init, or it failed)"
+                );
+                if self.joined > 0 {
+                    let forced = if status == 0 { Some(STATUS_HIROBA) } else { None };
+                    self.end_job(&format!("{early}, so that the job cannot start; ending it"), forced);
+                } else if status != 0 {
+                    self.end_later(EARLY_FAILURE_GRACE, early, None);
+                }
+            }
+        }
+    }
+
+    /// Ends the job: says why, asks the nodes to end, kills them a little later.
+    pub(super) fn end_job(&mut self, why: &str, forced_status: Option<u8>) {
+        if self.ending.is_some() {
+            return;
+        }
+        say(why);
+        self.end_quietly(forced_status);
+    }
+
+    /// The same when the reason has been said.
+    fn end_quietly(&mut self, forced_status: Option<u8>) {
+        self.end_later = None;
+        self.forced_status = forced_status;
+        let now = Instant::now();
+        self.ending = Some(Ending { since: now, kill_at: now + END_GRACE, killed: false, wish: None });
+        self.signal_local_nodes(libc::SIGTERM);
+        self.signal_hosts(libc::SIGTERM);
+    }
+
+    /// Ends the job after `grace` unless it has ended by itself; the first reason stays.
+    fn end_later(&mut self, grace: Duration, why: String, forced_status: Option<u8>) {
+        if self.ending.is_none() && self.end_later.is_none() {
+            self.end_later = Some((Instant::now() + grace, why, forced_status));
+        }
+    }
+
+    /// The sentence for a job that ended without a word so far.
+    pub(super) fn report_end(&mut self) {
+        if let Some((_, why, _)) = self.end_later.take().filter(|_| self.joined > 0) {
+            return say(&why);
+        }
+        if let Some(ending) = &self.ending {
+            let Some(signal) = ending.wish.filter(|_| !ending.killed) else { return };
+            let killed = self.numbers(|node| node.end == Some(End::Killed(signal)));
+            let odd = self.numbers(|node| matches!(node.end, Some(End::Killed(other)) if other != signal));
+            if let Some(first) = odd.first() {
+                let told = self.nodes[*first].end.map(End::describe).unwrap_or_default();
+                say(&format!("node {first} {told} while the job was being ended"));
+            } else if !killed.is_empty() {
+                let who = name_nodes(&killed, self.nodes.len());
+                let verb = if killed.len() == 1 { "was" } else { "were" };
+                say(&format!(
+                    "{who} {verb} killed by {}, which was sent to the job",
+                    signals::describe(signal)
+                ));
+            }
+            return;
+        }
+        if self.joined == 0 {
+            let on = match self.nodes.len() {
+                1 => String::new(),
+                nodes => format!(" on {}", all_nodes(nodes)),
+            };
+            say(&format!(
+                "the program ended{on} without having joined the job (it did not call hiroba_init, or that failed); \
+                 build it with 'hiroba cc' and call hiroba_init, or run it without Hiroba"
+            ));
+        }
+    }
+
+    fn handle_message(&mut self, number: usize, message: ToLauncher) {
+        match message {
+            ToLauncher::Join { version, build } => self.handle_join(number, &version, &build),
+            ToLauncher::Leave { statistics_json } => {
+                self.nodes[number].phase = Phase::Left;
+                match serde_json::from_str::<NodeStatistics>(&statistics_json) {
+                    Ok(mut account) => {
+                        account.node = NodeId(number as u16);
+                        self.accounts.insert(number, account);
+                    }
+                    Err(error) => say(&format!("cannot read the account of node {number}: {error}")),
+                }
+                if self.nodes.iter().all(|node| node.phase == Phase::Left) {
+                    self.tell_all(&ToNode::Close);
+                }
+            }
+            ToLauncher::Waiting(report) => {
+                if self.waits.report(number, report) {
+                    self.handle_endless_wait();
+                }
+            }
+            ToLauncher::Race(report) => {
+                if let Some(told) = self.races.note(&report, &self.symbols)
+                    && let Some((head, details)) = told.split_first()
+                {
+                    say_with_details(head, details);
+                }
+            }
+            ToLauncher::Remark { sentence } => {
+                self.remarks += 1;
+                if self.remarks <= REMARKS_MAX {
+                    say(&format!("node {number}: {sentence}"));
+                }
+            }
+            ToLauncher::Fatal { sentence } => {
+                self.end_job(&format!("node {number}: {sentence}"), Some(STATUS_HIROBA));
+            }
+            ToLauncher::Silent { peer } => self.handle_cut(number, peer),
+            // Whoever asked has heard it.
+            ToLauncher::Pong => {}
+        }
+    }
+
+    /// Every thread of every node waits for another.
+    fn handle_endless_wait(&mut self) {
+        // Whoever waits for a node that is gone has been told so, or is about to be.
+        let whole = self.nodes.iter().all(|node| node.phase == Phase::Joined && node.end.is_none());
+        if !whole || self.ending.is_some() || self.end_later.is_some() {
+            return;
+        }
+        let nodes = self.nodes.len();
+        let of = if nodes == 1 { String::new() } else { format!(" of {}", all_nodes(nodes)) };
+        let why = format!("nobody can go on: every thread{of} waits for another; ending the job");
+        say_with_details(&why, &self.waits.describe(&self.symbols));
+        self.end_quietly(Some(STATUS_HIROBA));
+    }
+
+    fn handle_join(&mut self, number: usize, version: &str, build: &str) {
+        const OURS: &str = env!("CARGO_PKG_VERSION");
+        if (version, build) != (OURS, hiroba_node::BUILD) {
+            let (theirs, ours) = if version == OURS {
+                (format!("build {build} of Hiroba {version}"), format!("build {}", hiroba_node::BUILD))
+            } else {
+                (format!("Hiroba {version}"), OURS.to_owned())
+            };
+            let why = format!(
+                "node {number}'s program was built with {theirs}, this is {ours}; build it again with 'hiroba cc'"
+            );
+            return self.end_job(&why, Some(STATUS_HIROBA));
+        }
+        let node = &mut self.nodes[number];
+        if node.phase != Phase::Launched {
+            return self.end_job(
+                &format!("node {number} joined the job twice; ending the job"),
+                Some(STATUS_HIROBA),
+            );
+        }
+        node.phase = Phase::Joined;
+        self.joined += 1;
+        if self.joined == self.nodes.len() {
+            self.tell_all(&ToNode::Start);
+        }
+        if let Some(gone) = self.numbers(|node| node.phase == Phase::Launched && node.end.is_some()).first() {
+            self.judge(*gone);
+        }
+    }
+
+    fn tell_all(&mut self, message: &ToNode) {
+        self.local.tell(message);
+        self.tell_hosts(message);
+    }
+
+    /// The process that joined has ended; its wrapper (a shell, `time`) should soon follow.
+    fn joined_process_ended(&mut self, number: usize, pid: i32) {
+        if self.nodes[number].phase == Phase::Joined && self.nodes[number].end.is_none() {
+            let why =
+                format!("process {pid} of node {number} ended without leaving the job that it had joined");
+            self.end_later(WRAPPER_GRACE, why, Some(STATUS_HIROBA));
+        }
+    }
+
+    /// A node answers no pings.
+    fn handle_silence(&mut self, number: usize, stopped: bool) {
+        let who = self.name_node(number);
+        let silence = in_words(self.watched.dead_after.unwrap_or_default());
+        let why = if stopped {
+            format!("{who} is stopped and has answered nothing for {silence}")
+        } else {
+            format!("{who} has answered nothing for {silence}: its runtime hangs, or gets no processor")
+        };
+        self.end_job(&format!("{why}; ending the job (see --dead-after)"), Some(STATUS_HIROBA));
+    }
+
+    /// A node hears nothing of another.
+    fn handle_cut(&mut self, number: usize, peer: NodeId) {
+        if peer.index() >= self.nodes.len() {
+            return;
+        }
+        let (who, whom) = (self.name_node(number), self.name_node(peer.index()));
+        let silence = in_words(self.watched.dead_after.unwrap_or_default());
+        let why = format!(
+            "{who} has heard nothing of {whom} for {silence}: the network between them is cut, or it hangs; ending the job \
+             (see --dead-after)"
+        );
+        self.end_job(&why, Some(STATUS_HIROBA));
+    }
+}
