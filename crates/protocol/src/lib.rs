@@ -18,5 +18,5 @@ pub mod lock;
 pub mod races;
 
 pub use engine::{
-    Done, Effect, Engine, Misuse, NewContent, Outcome, ProtocolError, Sync, Waiter, WriteTracking,
+    Done, Effect, Engine, Misuse, NewContent, Outcome, PageToSend, ProtocolError, Sync, Waiter, WriteTracking,
 };
