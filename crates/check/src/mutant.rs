@@ -2,7 +2,7 @@
 //! host or of its messages, without touching the engine, and the suite must notice.
 
 use hiroba_base::{Access, NodeId, PageId, PageRange, PageSet, VectorTimestamp, VersionVector};
-use hiroba_protocol::{Effect, NewContent, WriteTracking};
+use hiroba_protocol::{Effect, NewContent, PageToSend, WriteTracking};
 use hiroba_wire::{AtomicOperation, Knowledge, Limits, Message, PageDiff};
 use rustc_hash::{FxHashMap, FxHashSet};
 
@@ -391,11 +391,23 @@ impl Planted {
                 self.requested.insert((from, *page), needed.clone());
                 Message::PageRequest { page: *page, needed: VersionVector::new() }
             }
-            (Mutant::IgnoreNeeded, Message::PageReply { page, version, content }) => {
-                let mut version = version.clone();
-                let claimed = self.requested.remove(&(to, *page)).unwrap_or_default();
-                claimed.entries().iter().for_each(|(node, seq)| version.advance(*node, *seq));
-                return Some(Message::PageReply { page: *page, version, content: *content }.encode());
+            (Mutant::IgnoreNeeded, Message::PagesRequest { wanted, descending }) => {
+                let mut wanted = wanted.clone();
+                for group in &mut wanted {
+                    let needed = std::mem::take(&mut group.needed);
+                    for page in group.pages.iter() {
+                        self.requested.insert((from, page), needed.clone());
+                    }
+                }
+                Message::PagesRequest { wanted, descending: *descending }
+            }
+            (Mutant::IgnoreNeeded, Message::PagesReply { copies, content }) => {
+                let mut copies = copies.clone();
+                for copy in &mut copies {
+                    let claimed = self.requested.remove(&(to, copy.page)).unwrap_or_default();
+                    claimed.entries().iter().for_each(|(node, seq)| copy.version.advance(*node, *seq));
+                }
+                return Some(Message::PagesReply { copies, content }.encode());
             }
             _ => return None,
         };
@@ -431,19 +443,25 @@ impl Mutation for Planted {
             (Mutant::WatchWithoutNoting, Effect::Watch { pages }) => {
                 vec![Effect::Protect { pages, access: Access::Write }]
             }
-            (Mutant::UnwatchShared, Effect::SendPage { to, page, page_bytes, version }) => {
-                let pages = PageRange { first: page, count: u64::from(page_bytes / GRANULE_BYTES) };
-                vec![Effect::SendPage { to, page, page_bytes, version }, Effect::Unwatch { pages }]
+            (Mutant::UnwatchShared, Effect::SendPages { to, pages }) => {
+                let span = |page: &PageToSend| {
+                    let count = u64::from(page.page_bytes / GRANULE_BYTES);
+                    Effect::Unwatch { pages: PageRange { first: page.page, count } }
+                };
+                let unwatch: Vec<Effect> = pages.iter().map(span).collect();
+                [vec![Effect::SendPages { to, pages }], unwatch].concat()
             }
-            (Mutant::TruncateInstall, Effect::Install { page, content, merge, prefetched, .. }) => {
+            (Mutant::TruncateInstall, Effect::Install { pages, content, merge, fetched, prefetched })
+                if pages.count > 1 =>
+            {
                 let content = match content {
-                    NewContent::Bytes(mut bytes) => {
-                        bytes.truncate(GRANULE_BYTES as usize);
-                        NewContent::Bytes(bytes)
+                    NewContent::Received(range) => {
+                        NewContent::Received(range.start..range.start + GRANULE_BYTES as usize)
                     }
                     NewContent::Zero => NewContent::Zero,
                 };
-                vec![Effect::Install { page, content, page_bytes: GRANULE_BYTES, merge, prefetched }]
+                let pages = PageRange::single(pages.first);
+                vec![Effect::Install { pages, content, merge, fetched, prefetched }]
             }
             (
                 Mutant::OvertakeOwnDiffs,

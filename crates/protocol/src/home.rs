@@ -62,6 +62,11 @@ impl HomeMap {
         self.locate(page).map(|located| located.home)
     }
 
+    /// The granules of the region that holds this one.
+    pub fn region_around(&self, granule: PageId) -> Option<PageRange> {
+        self.region_of(granule).map(|region| region.granules)
+    }
+
     /// The granules of the pages, in as few ranges as they have.
     pub fn spans(&self, pages: &PageSet) -> Vec<PageRange> {
         let mut spans: Vec<PageRange> = Vec::new();
