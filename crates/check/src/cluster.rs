@@ -567,6 +567,7 @@ impl<E: Engine> Cluster<E> {
                     self.end_faults_in_kernel(id, pages);
                 }
             }
+            Effect::Invalidate { span, pages: _ } => memory.protect(span, Access::None).map_err(wrong)?,
             Effect::Watch { pages } => {
                 memory.watch(pages).map_err(wrong)?;
                 self.end_faults_in_kernel(id, pages);

@@ -422,16 +422,21 @@ impl Mutation for Planted {
 
     fn on_effect(&mut self, node: NodeId, effect: Effect) -> Vec<Effect> {
         let mut lowers = false;
-        if let Effect::Protect { pages, access } = &effect {
+        let set = match &effect {
+            Effect::Protect { pages, access } => Some((*pages, *access)),
+            Effect::Invalidate { span, .. } => Some((*span, Access::None)),
+            _ => None,
+        };
+        if let Some((pages, access)) = set {
             for page in pages.iter() {
-                let before = self.access.insert((node, page), *access);
-                lowers |= before == Some(Access::Write) && *access == Access::Read;
+                let before = self.access.insert((node, page), access);
+                lowers |= before == Some(Access::Write) && access == Access::Read;
             }
         }
         match (self.mutant, effect) {
             (Mutant::SkipProtectAtRelease, Effect::Protect { .. }) if lowers => Vec::new(),
             (Mutant::SkipApply, Effect::Apply { .. })
-            | (Mutant::LoseInvalidation, Effect::Protect { access: Access::None, .. })
+            | (Mutant::LoseInvalidation, Effect::Invalidate { .. })
             | (Mutant::SkipPatch, Effect::Patch { .. }) => Vec::new(),
             (
                 Mutant::AtomicTwice,

@@ -95,6 +95,10 @@ impl Runtime {
             Effect::Send { to, message } => self.fabric().send(to, &[&message]),
             Effect::SendPages { to, pages } => self.send_pages(core, to, pages),
             Effect::Protect { pages, access } => self.protect(core, pages, access),
+            Effect::Invalidate { span, pages } => {
+                self.protect(core, span, Access::None);
+                tallies.invalidations.fetch_add(pages, Relaxed);
+            }
             Effect::Watch { pages } => {
                 self.or_fatal(self.watching().watch(pages));
                 self.end_event_faults(core, pages);
@@ -173,11 +177,9 @@ impl Runtime {
     fn protect(&self, core: &mut Core, pages: PageRange, access: Access) {
         let Some(faults) = &self.faults else { return };
         self.or_fatal(faults.protect(pages, access));
-        if access == Access::None {
-            self.account.tallies.invalidations.fetch_add(pages.count, Relaxed);
-            return;
+        if access > Access::None {
+            self.end_event_faults(core, pages);
         }
-        self.end_event_faults(core, pages);
     }
 
     /// Access to `pages` was given: threads that waited for it go on.

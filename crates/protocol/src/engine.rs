@@ -125,6 +125,14 @@ pub enum Effect {
         /// What may run free.
         access: Access,
     },
+    /// Take the program's access to pages away. Pages that had none may lie between them: one call is cheaper than two that leave
+    /// them out.
+    Invalidate {
+        /// From the first to the last page.
+        span: PageRange,
+        /// How many pages lose access.
+        pages: u64,
+    },
     /// With asynchronous tracking: let loads and stores on these pages run free, and note from now on which of them are written.
     /// Ends faults like `Protect`.
     Watch {

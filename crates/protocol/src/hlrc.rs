@@ -721,7 +721,7 @@ impl Hlrc {
             }
         }
         self.timestamp.merge(&knowledge.timestamp);
-        self.protect_all(&invalidated, Access::None);
+        self.invalidate(&invalidated);
     }
 }
 

@@ -18,6 +18,10 @@ const REPLY_BYTES_MAX: u64 = 64 << 10;
 /// request need the same.
 const GROUPS_SEARCHED: usize = 8;
 
+/// Pages without access between two that are invalidated, at most, for both to be one call: looking at so many costs
+/// less than another call, which interrupts every running sibling thread.
+const JOINED_GAP_PAGES_MAX: usize = 32;
+
 /// Asking.
 impl Hlrc {
     /// Begins to fetch one page, which somebody waits for: from the home's frame, or by message.
@@ -276,5 +280,37 @@ impl Hlrc {
         self.watch_set(&watched);
         self.protect_set(&writable, Access::Write);
         self.protect_set(&readable, Access::Read);
+    }
+}
+
+/// Giving up.
+impl Hlrc {
+    /// Takes the program's access to pages away, in as few calls as possible.
+    pub(super) fn invalidate(&mut self, pages: &PageSet) {
+        let mut joined: Option<(PageRange, u64)> = None;
+        for span in self.homes.spans(pages) {
+            let pages = self.homes.pages_in(span).count() as u64;
+            joined = Some(match joined {
+                Some((before, count)) if self.nothing_runs_free(before.end(), span.first) => {
+                    let whole = PageRange { first: before.first, count: span.end().0 - before.first.0 };
+                    (whole, count + pages)
+                }
+                before => {
+                    self.effects.extend(before.map(|(span, pages)| Effect::Invalidate { span, pages }));
+                    (span, pages)
+                }
+            });
+        }
+        self.effects.extend(joined.map(|(span, pages)| Effect::Invalidate { span, pages }));
+    }
+
+    /// Whether `first .. end` holds a few pages of the region of `end`, and no access to any.
+    fn nothing_runs_free(&self, first: PageId, end: PageId) -> bool {
+        let same_region = self.homes.region_around(end).is_some_and(|region| region.contains(first));
+        let gap = PageRange { first, count: end.0 - first.0 };
+        let mut pages = self.homes.pages_in(gap).take(JOINED_GAP_PAGES_MAX + 1).enumerate();
+        same_region
+            && pages
+                .all(|(index, page)| index < JOINED_GAP_PAGES_MAX && self.access(page.page) == Access::None)
     }
 }
