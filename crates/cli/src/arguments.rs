@@ -39,6 +39,8 @@ pub enum Command {
         /// How many nodes to compare with one.
         nodes: u16,
     },
+    /// Say what this machine offers and lacks.
+    Doctor,
 }
 
 /// `hiroba run`, checked.
@@ -76,6 +78,8 @@ pub struct RunOptions {
     pub encrypt: bool,
     /// Whether to keep the processors awake while the job runs; `None`: where it is allowed.
     pub low_latency: Option<bool>,
+    /// Whether each node gets processors of its own, where there are enough.
+    pub bind: bool,
     /// How long a node or a host may be silent before it is taken for dead, zero for ever; `None`: the default.
     pub dead_after: Option<Duration>,
     /// The file that lists the machines to run on.
@@ -102,6 +106,9 @@ Times are of single operations, measured one by one after a warm-up; p50 is the 
 p99 the 99th percentile. 'raw' is the same exchange over plain UDP sockets, or the same
 bytes moved by plain loads, measured in the same run; 'ratio' is p50 over raw.
 'home idle' waits for the answer awake, 'home computing' runs the program meanwhile.";
+
+const AFTER_DOCTOR_HELP: &str = "\
+Changes nothing. Exit status: 0, or 125 when jobs of several nodes cannot run here.";
 
 #[derive(Parser)]
 #[command(
@@ -141,6 +148,9 @@ enum Subcommands {
         #[arg(short, value_name = "NODES", default_value = "4", allow_hyphen_values = true)]
         nodes: String,
     },
+    /// Tell what this machine offers and lacks, what is lost by that, and what to do about it
+    #[command(after_help = AFTER_DOCTOR_HELP)]
+    Doctor,
     #[command(hide = true, disable_help_flag = true)]
     Check(UnavailableArguments),
     #[command(hide = true, disable_help_flag = true)]
@@ -151,8 +161,6 @@ enum Subcommands {
     Top(UnavailableArguments),
     #[command(hide = true, disable_help_flag = true)]
     Reproduce(UnavailableArguments),
-    #[command(hide = true, disable_help_flag = true)]
-    Doctor(UnavailableArguments),
 }
 
 #[derive(Args)]
@@ -215,6 +223,9 @@ struct RunArguments {
     /// Keep the processors from sleeping deeply while the job runs: on or off [default: on where it is allowed]
     #[arg(long, value_name = "on|off")]
     low_latency: Option<String>,
+    /// Give each node processors of its own, where there are enough for all threads: on or off
+    #[arg(long, value_name = "on|off", default_value = "on")]
+    bind: String,
     /// Take a node for dead when nothing has been heard of it for so long; 0 never does [default: 3 on one machine, 10 on several]
     #[arg(long, value_name = "SECONDS", allow_hyphen_values = true)]
     dead_after: Option<String>,
@@ -318,7 +329,7 @@ pub fn parse(arguments: impl Iterator<Item = OsString>) -> Result<Command, Failu
         Subcommands::Calibrate(given) => unavailable("calibrate", &given),
         Subcommands::Top(given) => unavailable("top", &given),
         Subcommands::Reproduce(given) => unavailable("reproduce", &given),
-        Subcommands::Doctor(given) => unavailable("doctor", &given),
+        Subcommands::Doctor => Ok(Command::Doctor),
     }
 }
 
@@ -342,6 +353,12 @@ fn check_run(given: RunArguments) -> Result<RunOptions, Failure> {
             "--label and --debug do not go together, as the debugger needs the terminal to itself; leave --label out",
         ));
     }
+    if given.inject.is_some() && given.fabric != "udp" {
+        return Err(Failure::new(format!(
+            "--inject inflicts faults on datagrams, and there are none with --fabric {}; use --fabric udp, or leave --inject out",
+            given.fabric
+        )));
+    }
     let mut program = given.program.into_iter();
     let (statistics_table, statistics_json) = check_statistics(given.stats)?;
     Ok(RunOptions {
@@ -360,7 +377,12 @@ fn check_run(given: RunArguments) -> Result<RunOptions, Failure> {
         label: given.label,
         inject: given.inject.as_deref().map(check_inject).transpose()?,
         encrypt: given.encrypt,
-        low_latency: given.low_latency.as_deref().map(check_low_latency).transpose()?,
+        low_latency: given
+            .low_latency
+            .as_deref()
+            .map(|word| check_switch("--low-latency", word))
+            .transpose()?,
+        bind: check_switch("--bind", &given.bind)?,
         dead_after: given.dead_after.as_deref().map(check_dead_after).transpose()?,
         hosts: given.hosts,
         launcher: given.launcher,
@@ -480,11 +502,11 @@ fn check_fabric(given: String) -> Result<String, Failure> {
     check_choice("fabric", given, &["udp", "tcp", "shm"], &["ucx"])
 }
 
-fn check_low_latency(given: &str) -> Result<bool, Failure> {
+fn check_switch(flag: &str, given: &str) -> Result<bool, Failure> {
     match given {
         "on" => Ok(true),
         "off" => Ok(false),
-        other => Err(Failure::new(format!("expected on or off after --low-latency, got '{other}'"))),
+        other => Err(Failure::new(format!("expected on or off after {flag}, got '{other}'"))),
     }
 }
 

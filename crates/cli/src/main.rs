@@ -4,6 +4,7 @@ mod arguments;
 mod bench;
 mod compiler;
 mod demo;
+mod doctor;
 mod failure;
 mod run;
 mod statistics_table;
@@ -28,6 +29,7 @@ fn main() -> ExitCode {
         Command::Bench(options) => bench::bench(&options),
         Command::BenchNode(plan) => bench::serve_as_node(&plan),
         Command::Demo { nodes } => demo::demo(nodes),
+        Command::Doctor => Ok(doctor::doctor()),
     };
     match result {
         Ok(status) => ExitCode::from(status),

@@ -246,6 +246,32 @@ programs! {
 }
 
 #[test]
+fn programs_run_over_connections() {
+    let programs: &[(&str, &[&str])] = &[
+        ("malloc.c", &[]),
+        ("barrier.c", &["200"]),
+        ("lock.c", &[]),
+        ("cond.c", &[]),
+        ("atomics.c", &[]),
+        ("false_sharing.c", &["200"]),
+        ("big.c", &["8"]),
+        ("backlog.c", &[]),
+        ("random.c", &["47", "12"]),
+        ("system_calls.cpp", &[]),
+    ];
+    for (source, arguments) in programs {
+        let program = compile(&format!("tests/programs/{source}"));
+        for (nodes, options) in [(2, &["--fabric", "tcp"][..]), (4, &["--fabric", "tcp", "--encrypt"])] {
+            run(nodes, options, &program, arguments);
+        }
+    }
+    let program = compile("tests/programs/random.c");
+    in_every_way(2, &["--fabric", "tcp"], &program, &["48", "8"]);
+    run(3, &["--fabric", "tcp", "--page-size", "2M"], &program, &["49", "5"]);
+    run(9, &["--fabric", "tcp"], &compile("tests/programs/barrier.c"), &["50"]);
+}
+
+#[test]
 fn regions_of_all_page_sizes_lie_side_by_side() {
     let program = compile("tests/programs/page_sizes.c");
     for nodes in [1, 3] {

@@ -39,6 +39,7 @@ fn arguments_that_make_no_sense() {
         ("run -x =1 true", "VAR=VALUE after -x"),
         ("run --inject loss=1.5 true", "got 'loss=1.5'"),
         ("run --inject drop=0.1 true", "got 'drop=0.1'"),
+        ("run --fabric tcp --inject loss=0.1 true", "none with --fabric tcp; use --fabric udp"),
         ("run --label=yes true", "'yes'"),
         ("runn true", "did you mean 'run'?"),
         ("./program", "write 'hiroba run ./program'"),
@@ -73,7 +74,6 @@ fn what_the_contract_names_and_this_version_lacks() {
         "calibrate -o a",
         "top",
         "reproduce 001 --quick",
-        "doctor",
     ] {
         call(&line.split_whitespace().collect::<Vec<_>>()).says(125, "is not available yet");
     }
@@ -84,10 +84,10 @@ fn help_lists_what_works_and_nothing_else() {
     let general = call(&["--help"]);
     let run = call(&["run", "--help"]);
     assert_eq!((general.status, run.status), (0, 0));
-    for word in ["run", "cc", "cxx", "fc", "demo", "bench"] {
+    for word in ["run", "cc", "cxx", "fc", "demo", "bench", "doctor"] {
         assert!(general.stdout.contains(&format!("\n  {word} ")), "{word}");
     }
-    for word in ["bench-node", "doctor", "reproduce"] {
+    for word in ["bench-node", "reproduce"] {
         assert!(!general.stdout.contains(word), "{word}");
     }
     for flag in [
@@ -101,10 +101,16 @@ fn help_lists_what_works_and_nothing_else() {
         "--page-size",
         "--races",
         "--debug",
+        "--encrypt",
+        "--low-latency",
+        "--bind",
+        "--dead-after",
+        "--hosts",
+        "--launcher",
     ] {
         assert!(run.stdout.contains(flag), "{flag}");
     }
-    for flag in ["--hosts", "--encrypt", "--dead-after", "--swap"] {
+    for flag in ["--swap", "--trace", "--virtual"] {
         assert!(!run.stdout.contains(flag), "{flag}");
     }
     assert!(call(&["--version"]).stdout.starts_with("hiroba "));

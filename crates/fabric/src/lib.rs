@@ -8,6 +8,8 @@
 //!   UDP sockets (udp/)   |   simulated network under virtual time (sim.rs)   |   shared memory, without link (shm/)
 //! ```
 //!
+//! Over TCP connections (tcp/) neither link nor injector is needed.
+//!
 //! A message is any run of bytes up to [`MESSAGE_BYTES_MAX`]. Between two nodes messages arrive exactly
 //! once and in the order in which they were sent, whatever the network does to datagrams; messages of
 //! different peers are not ordered among each other.
@@ -17,15 +19,19 @@
 
 pub mod inject;
 pub mod link;
+mod role;
 pub mod seal;
 pub mod shm;
 pub mod sim;
+pub mod tcp;
 mod traits;
 pub mod udp;
+mod wake;
 
 pub use inject::FaultInjector;
 pub use link::{LinkConfig, LinkSet, LinkStatistics, MESSAGE_BYTES_MAX, Rejected};
 pub use shm::{ShmFabric, ShmFiles};
 pub use sim::{Delivered, SimCluster, SimConditions, SimNetwork};
+pub use tcp::TcpFabric;
 pub use traits::{Capabilities, Fabric, FabricConfig, FabricError, OneSided};
 pub use udp::UdpFabric;

@@ -159,9 +159,12 @@ pub trait Fabric: Send + Sync {
     fn poll_now(&self, deliver: &mut dyn FnMut(NodeId, &[u8])) -> io::Result<()>;
 
     /// The calling thread will call [`poll_now`](Fabric::poll_now) again and again until it says
-    /// [`end_spinning`](Fabric::end_spinning). Meanwhile the descriptor need not become readable, which on some fabrics saves
-    /// peers a system call a message. A hint: spinning without it is only slower. Calls are counted, not tied to threads.
-    fn begin_spinning(&self) {}
+    /// [`end_spinning`](Fabric::end_spinning); such calls are counted, not tied to threads. Whether the descriptor stays as it is
+    /// meanwhile, so that a thread that waits on it is not woken for nothing; on such a fabric spinning also saves peers a system call a
+    /// message. Spinning without saying so is only slower.
+    fn begin_spinning(&self) -> bool {
+        false
+    }
 
     /// Ends what [`begin_spinning`](Fabric::begin_spinning) began. What has come meanwhile and was not delivered makes the descriptor
     /// readable.

@@ -1,12 +1,12 @@
 //! What every fabric must do, run over each implementation. A new fabric adds one `conformance!` line.
 
-use std::net::{SocketAddr, UdpSocket};
+use std::net::{SocketAddr, TcpListener, UdpSocket};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use hiroba_base::{NodeId, RngExt, seeded};
-use hiroba_fabric::{Fabric, FabricConfig, FabricError, ShmFabric, UdpFabric};
+use hiroba_fabric::{Fabric, FabricConfig, FabricError, ShmFabric, TcpFabric, UdpFabric};
 use hiroba_wire::control::{InjectedFaults, JobKey};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
@@ -45,6 +45,31 @@ fn udp(nodes: u16) -> Group {
 
 fn udp_with_faults(nodes: u16) -> Group {
     udp_group(nodes, Some(InjectedFaults { loss: 0.1, reorder: 0.1, duplicate: 0.1, seed: 42 }))
+}
+
+/// Connected, so that nothing is left to do.
+fn tcp_group(nodes: u16, encrypt: bool) -> Group {
+    let listeners: Vec<_> = (0..nodes).map(|_| TcpListener::bind("127.0.0.1:0").unwrap()).collect();
+    let addresses: Vec<_> = listeners.iter().map(|listener| listener.local_addr().unwrap()).collect();
+    let fabric = |(node, listener): (u16, TcpListener)| {
+        let config = FabricConfig { encrypt, ..config(node, &addresses, JOB, None) };
+        TcpFabric::open(listener.into(), config).unwrap()
+    };
+    let group: Vec<TcpFabric> = (0..nodes).zip(listeners).map(fabric).collect();
+    let start = Instant::now();
+    while group.iter().any(|fabric| fabric.peers_connected() + 1 < group.len()) {
+        assert!(start.elapsed() < HANGS_AFTER, "the nodes could not connect");
+        group.iter().for_each(|fabric| fabric.poll_now(&mut |_, _| {}).unwrap());
+    }
+    group.into_iter().map(|fabric| -> Box<dyn Fabric> { Box::new(fabric) }).collect()
+}
+
+fn tcp(nodes: u16) -> Group {
+    tcp_group(nodes, false)
+}
+
+fn tcp_encrypted(nodes: u16) -> Group {
+    tcp_group(nodes, true)
 }
 
 fn shm(nodes: u16) -> Group {
@@ -343,6 +368,8 @@ macro_rules! conformance {
 
 conformance!(over_udp, super::udp);
 conformance!(over_udp_with_faults, super::udp_with_faults);
+conformance!(over_tcp, super::tcp);
+conformance!(over_tcp_encrypted, super::tcp_encrypted);
 conformance!(over_shm, super::shm);
 
 #[test]

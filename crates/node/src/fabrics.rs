@@ -3,7 +3,7 @@
 use std::os::fd::{AsFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::sync::Arc;
 
-use hiroba_fabric::{Fabric, FabricConfig, ShmFabric, ShmFiles, UdpFabric};
+use hiroba_fabric::{Fabric, FabricConfig, ShmFabric, ShmFiles, TcpFabric, UdpFabric};
 use hiroba_memory::{MemoryConfig, SharedMemory};
 use hiroba_wire::control::{JobDescription, SharedFiles};
 
@@ -21,8 +21,9 @@ pub(crate) fn open(job: &JobDescription) -> Result<Arc<dyn Fabric>, NodeError> {
     };
     match job.fabric.as_str() {
         "udp" => Ok(Arc::new(UdpFabric::open(inherited(job.socket_fd)?, config)?)),
+        "tcp" => Ok(Arc::new(TcpFabric::open(inherited(job.socket_fd)?, config)?)),
         "shm" => Ok(Arc::new(ShmFabric::open(shared_files(job)?, &config)?)),
-        got => Err(NodeError::Unknown { what: "fabric", known: "udp or shm", got: got.to_owned() }),
+        got => Err(NodeError::Unknown { what: "fabric", known: "udp, tcp or shm", got: got.to_owned() }),
     }
 }
 

@@ -30,6 +30,7 @@ mod host;
 mod last_words;
 mod layout;
 mod one_sided;
+mod patience;
 
 /// The program's signal handlers, masks and stacks, which the faces stand before.
 pub mod program_signals {
@@ -50,4 +51,5 @@ mod waits;
 pub use error::NodeError;
 pub use follow::Command;
 pub use runtime::{Runtime, preflight};
+pub use service::may_run_first;
 pub use space::AllocateError;

@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use hiroba_base::{Access, CondId, LockId, NodeId, PageId, PageRange, PageSize};
 use hiroba_fabric::Fabric;
@@ -26,15 +26,12 @@ use crate::follow::ProgramImage;
 use crate::heap::Heap;
 use crate::host::Core;
 use crate::layout::Layout;
+use crate::patience::Patience;
 use crate::races::Races;
 use crate::service::Service;
 use crate::signals::SignalsHeld;
 use crate::space::CollectiveSpace;
 use crate::threads::{Answer, Call, Purpose, Threads};
-
-/// How long a waiting thread polls before it sleeps, when every node of this machine has a core of its own: longer than
-/// an exchange with a peer that is awake, about as long as waking a halted core takes.
-const SPIN: Duration = Duration::from_micros(60);
 
 /// What a program thread may leave queued for other nodes when it goes on computing; the diffs of one release come on top.
 const BACKLOG_BYTES_MAX: usize = 64 << 20;
@@ -68,7 +65,7 @@ pub struct Runtime {
     pub(crate) space: Mutex<CollectiveSpace>,
     pub(crate) regions_made: Mutex<()>,
     team: AtomicU32,
-    spins: bool,
+    pub(crate) patience: Patience,
     left: AtomicBool,
     /// The launcher has closed the job: nobody needs this node any more.
     pub(crate) closed: AtomicBool,
@@ -155,6 +152,8 @@ impl Runtime {
             fabric: None,
             control: None,
             looks_for_races: false,
+            cores_suffice: true,
+            low_latency: false,
         })
     }
 
@@ -189,6 +188,8 @@ impl Runtime {
             fabric,
             control,
             looks_for_races: job.races,
+            cores_suffice: do_cores_suffice(&job),
+            low_latency: job.low_latency,
         })
     }
 
@@ -203,6 +204,8 @@ impl Runtime {
             fabric,
             control,
             looks_for_races,
+            cores_suffice,
+            low_latency,
         } = parts;
         let granule_bytes = memory.granule().bytes() as u32;
         let limits = Limits { nodes, region_granules: memory.granules(), granule_bytes };
@@ -224,7 +227,6 @@ impl Runtime {
         let races = looks_for_races.then(Races::default);
         let core = Core::new(Box::new(engine), Twins::new(memory.clone()), races);
         let heap = Heap::new(me, &memory, layout.arena(me), page_size);
-        let cores = std::thread::available_parallelism().map_or(1, |cores| cores.get());
         Ok(Runtime {
             me,
             nodes,
@@ -241,13 +243,13 @@ impl Runtime {
             page_size,
             account: Account::new(threads_per_node),
             messages_received: AtomicU64::new(0),
-            service: Service::new(fabric.as_deref(), control.as_ref())?,
+            service: Service::new(fabric.as_deref(), control.as_ref(), low_latency)?,
             fabric,
             control,
             space: Mutex::new(CollectiveSpace::default()),
             regions_made: Mutex::new(()),
             team: AtomicU32::new(1),
-            spins: u32::from(nodes) * threads_per_node <= cores as u32,
+            patience: Patience::new(cores_suffice),
             left: AtomicBool::new(false),
             closed: AtomicBool::new(false),
         })
@@ -354,10 +356,6 @@ impl Runtime {
         self.fabric.is_some()
     }
 
-    pub(crate) fn spins(&self) -> bool {
-        self.spins
-    }
-
     pub(crate) fn service(&self) -> &Service {
         &self.service
     }
@@ -406,6 +404,17 @@ struct Parts {
     fabric: Option<Arc<dyn Fabric>>,
     control: Option<ControlChannel>,
     looks_for_races: bool,
+    /// Every program thread of this machine's part of the job has a core of its own.
+    cores_suffice: bool,
+    low_latency: bool,
+}
+
+/// Whether there is a core for each program thread of the nodes that share these.
+fn do_cores_suffice(job: &JobDescription) -> bool {
+    let here = job.hosts.get(job.node.index());
+    let nodes_here = if job.bound { 1 } else { job.hosts.iter().filter(|host| Some(*host) == here).count() };
+    let cores = std::thread::available_parallelism().map_or(1, |cores| cores.get());
+    nodes_here * usize::from(job.threads_per_node) <= cores
 }
 
 fn has_thread_sanitizer() -> bool {
@@ -526,20 +535,31 @@ impl Runtime {
     /// Polls the fabric, first awake and then asleep, until `done`.
     fn poll_until<T>(&self, waiter: Waiter, mut signals: SignalsHeld, done: impl Fn() -> Option<T>) -> T {
         let slot = self.threads.get(waiter);
-        self.service.stand_aside(self.fabric());
-        let began = Instant::now();
+        // Where nobody else is woken while this thread spins, the service thread need stand aside only while it sleeps.
+        let quiet = self.fabric().begin_spinning();
+        let mut aside = !quiet;
+        if aside {
+            self.service.stand_aside(self.fabric());
+        }
+        let mut vigil = self.patience.begin();
         let result = loop {
-            self.receive();
+            if self.receive() > 0 {
+                vigil.hear();
+            }
             if let Some(result) = done() {
                 break result;
             }
-            if self.spins && began.elapsed() < SPIN {
-                std::hint::spin_loop();
+            if vigil.goes_on() {
                 continue;
             }
             let nap = self.fabric().next_timeout().unwrap_or(NAP).min(NAP);
             // The program's signal handlers run while the thread sleeps, and only then: nothing is locked.
             self.threads.falls_asleep(waiter);
+            if !aside {
+                self.service.stand_aside(self.fabric());
+                aside = true;
+            }
+            self.fabric().end_spinning();
             drop(signals);
             if slot.sleeps() {
                 let bell = slot.bell().expect("the thread's slot has a bell");
@@ -549,9 +569,13 @@ impl Runtime {
             }
             slot.awake();
             signals = SignalsHeld::hold();
+            self.fabric().begin_spinning();
         };
         self.threads.wakes_up(waiter);
-        self.service.resume(self.fabric());
+        self.fabric().end_spinning();
+        if aside {
+            self.service.resume(self.fabric());
+        }
         if self.threads_per_node == 1 {
             self.service.stay_near_caller();
         }

@@ -46,6 +46,8 @@ pub(crate) struct Service {
     /// The service thread, once it runs, and the processor it is bound to (-1: none yet).
     thread: OnceLock<Pid>,
     processor: AtomicI64,
+    /// The service thread shall run before ordinary threads, if it may.
+    runs_first: bool,
     close_noticed: (Mutex<()>, Condvar),
 }
 
@@ -57,6 +59,7 @@ impl Service {
     pub(crate) fn new(
         fabric: Option<&dyn Fabric>,
         control: Option<&ControlChannel>,
+        runs_first: bool,
     ) -> Result<Service, NodeError> {
         let system = |errno| NodeError::system("setting up the service thread's epoll")(errno);
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(system)?;
@@ -73,6 +76,7 @@ impl Service {
             polling: Mutex::new(0),
             thread: OnceLock::new(),
             processor: AtomicI64::new(-1),
+            runs_first,
             close_noticed: (Mutex::new(()), Condvar::new()),
         })
     }
@@ -125,7 +129,9 @@ impl Service {
     /// Called by the service thread as it begins.
     fn introduce(&self) {
         let _ = self.thread.set(rustix::thread::gettid());
-        ask_for_short_slices();
+        if !(self.runs_first && may_run_first()) {
+            ask_for_short_slices();
+        }
     }
 
     fn watch(&self, fabric: &dyn Fabric, events: epoll::EventFlags) {
@@ -146,6 +152,18 @@ impl Service {
         closed.store(true, Ordering::Release);
         condvar.notify_all();
     }
+}
+
+/// The service thread runs for microseconds and sleeps, and while it is kept waiting another node's thread stands still: it may run
+/// before a computing thread of its own node. Needs a right (`CAP_SYS_NICE`, or `RLIMIT_RTPRIO`); whether it was given.
+///
+/// Changes the calling thread, for good.
+pub fn may_run_first() -> bool {
+    let parameters = libc::sched_param { sched_priority: 1 };
+    // What it starts, should it ever, is to be ordinary again.
+    let policy = libc::SCHED_FIFO | libc::SCHED_RESET_ON_FORK;
+    // SAFETY: the parameters are valid for the call, which reads them; 0 is the calling thread.
+    unsafe { libc::sched_setscheduler(0, policy, &raw const parameters) == 0 }
 }
 
 /// The service thread runs for microseconds and sleeps: a short time slice makes the scheduler let it interrupt a computing
@@ -215,7 +233,7 @@ impl Runtime {
                     self.service().attend(self.fabric(), true);
                     program_stopped = true;
                 }
-                spin_until = self.spins().then(|| Instant::now() + SPIN);
+                spin_until = self.patience.stays_awake().then(|| Instant::now() + SPIN);
             }
             let timers_due = ready.is_empty() && !spins;
             if self.has_fabric() && (timers_due || program_stopped || is_ready(FABRIC)) {

@@ -100,6 +100,10 @@ pub struct JobDescription {
     pub socket_fd: i32,
     /// For a fabric over shared memory.
     pub shared_files: Option<SharedFiles>,
+    /// Whether the launcher has given this node processors of its own.
+    pub bound: bool,
+    /// Whether to do what shortens waits at the expense of others: the service thread may run before ordinary threads.
+    pub low_latency: bool,
     /// The machine on which each node runs, by node; equal numbers are one machine.
     pub hosts: Vec<u16>,
     /// How long a peer may be silent before it is taken for dead, in milliseconds; 0 for ever.

@@ -3,9 +3,10 @@
 mod debug;
 mod endpoints;
 mod guardian;
-mod limits;
+pub mod limits;
 mod output;
 mod preload;
+pub mod processors;
 mod races;
 mod resolve;
 pub mod signals;
@@ -27,6 +28,7 @@ use crate::statistics_table;
 use debug::Debugger;
 use guardian::Front;
 use limits::NodeLimit;
+use processors::Wakefulness;
 use supervise::{Outcome, Stop, Supervisor, Watched};
 
 /// Runs the program and returns the job's exit status.
@@ -36,7 +38,7 @@ pub fn run(options: &RunOptions) -> Result<u8, Failure> {
     limits::check_working_directory()?;
     limits::check_memory_files()?;
     let limit =
-        limits::prepare_descriptors(options.nodes, options.threads_per_node, options.label, &options.fabric)?;
+        limits::prepare_descriptors(options.nodes, options.threads_per_node, &options.fabric, options.label)?;
     let fault_source = check_nodes_needs(options, debugger.is_some())?;
     let options = &RunOptions { fault_source, ..options.clone() };
     guardian::run_guarded(|front| match supervise(options, &path, debugger.as_ref(), limit, front) {
@@ -70,8 +72,9 @@ fn supervise(
     front: Front,
 ) -> Result<u8, Failure> {
     let file = options.statistics_json.as_deref().map(StatisticsFile::open).transpose()?;
+    let wakefulness = Wakefulness::ask_for(options.low_latency);
     let watched = Watched { races: options.races, debugging: debugger.is_some() };
-    let started = spawn::spawn(options, path, debugger, limit, &front.inherited)
+    let started = spawn::spawn(options, path, debugger, limit, &front.inherited, wakefulness.is_some())
         .map(|job| Supervisor::new(front, job, watched));
     let stopped = match started {
         Ok(Ok((supervisor, gate))) => match supervisor.run(gate) {

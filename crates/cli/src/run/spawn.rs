@@ -16,12 +16,14 @@ use rustix::io::FdFlags;
 use rustix::net::{AddressFamily, SendFlags, SocketFlags, SocketType};
 use rustix::pipe::{PipeFlags, pipe_with};
 use rustix::process::{Pid, Resource, Rlimit, Signal, getpid, getppid, setrlimit};
+use rustix::thread::CpuSet;
 
 use super::debug::Debugger;
 use super::endpoints::Endpoints;
 use super::guardian;
 use super::limits::NodeLimit;
 use super::preload::{self, PRELOAD_VARIABLE};
+use super::processors;
 use super::signals::{self, Inherited};
 use crate::arguments::RunOptions;
 use crate::failure::{Failure, STATUS_HIROBA, system_words};
@@ -99,6 +101,7 @@ pub fn spawn(
     debugger: Option<&Debugger>,
     limit: NodeLimit,
     inherited: &Inherited,
+    low_latency: bool,
 ) -> Result<Job, Failure> {
     let endpoints = Endpoints::open(&options.fabric, IpAddr::V4(Ipv4Addr::LOCALHOST), options.nodes)?;
     let pipe = || pipe_with(PipeFlags::CLOEXEC).map_err(|error| no_descriptor(&error.into()));
@@ -117,6 +120,11 @@ pub fn spawn(
         null: null.as_fd(),
         debugger: debugger.map(|debugger| debugger.node),
         program: Program::new(options, path, debugger),
+        processors: options
+            .bind
+            .then(|| processors::partition(options.nodes, options.threads_per_node))
+            .flatten(),
+        low_latency,
     };
     // The gate must not open before those who wait there are dead: no program starts in a job that cannot.
     let nodes = fork_all(&common, &endpoints).inspect_err(|_| guardian::kill_descendants())?;
@@ -126,6 +134,8 @@ pub fn spawn(
 fn fork_all(common: &Common, endpoints: &Endpoints) -> Result<Vec<Spawned>, Failure> {
     let options = common.options;
     let mut description = describe_job(options, endpoints)?;
+    description.bound = common.processors.is_some();
+    description.low_latency = common.low_latency;
     let mut nodes = Vec::with_capacity(usize::from(options.nodes));
     for node in NodeId::all(options.nodes) {
         description.node = node;
@@ -158,6 +168,8 @@ fn describe_job(options: &RunOptions, endpoints: &Endpoints) -> Result<JobDescri
         node: NodeId::ZERO,
         socket_fd: -1,
         shared_files: endpoints.shared_files(),
+        bound: false,
+        low_latency: false,
         hosts: vec![0; usize::from(options.nodes)],
         dead_after_ms: 0,
         addresses: endpoints.addresses().to_vec(),
@@ -326,6 +338,9 @@ struct Common<'a> {
     /// The node under the debugger.
     debugger: Option<NodeId>,
     program: Program,
+    /// Each node's processors, where it gets its own.
+    processors: Option<Vec<CpuSet>>,
+    low_latency: bool,
 }
 
 /// A forked child.
@@ -361,6 +376,9 @@ impl Child<'_> {
         // Where everything lies at fixed addresses, a program's own mappings should too; nice to have only.
         // SAFETY: changes how this process's next execve lays out memory, nothing now.
         unsafe { libc::personality(libc::ADDR_NO_RANDOMIZE as libc::c_ulong) };
+        if let Some(processors) = &self.common.processors {
+            rustix::thread::sched_setaffinity(None, &processors[self.node.index()])?;
+        }
         setrlimit(
             Resource::Nofile,
             Rlimit { current: self.common.limit.soft, maximum: self.common.limit.hard },

@@ -57,22 +57,32 @@ impl Bells {
         let rung_for = &self.rung_for[node.index()];
         if sleep != AWAKE && rung_for.load(Ordering::Relaxed) != sleep {
             rung_for.store(sleep, Ordering::Relaxed);
-            self.strike(node);
+            self.strike(node, board);
         }
     }
 
     /// Makes this node's own descriptor readable.
-    pub fn ring_own(&self) {
-        self.strike(self.local);
+    pub fn ring_own(&self, own: &Board) {
+        self.strike(self.local, own);
     }
 
-    fn strike(&self, node: NodeId) {
+    fn strike(&self, node: NodeId, board: &Board) {
         // An eventfd refuses only what would overflow it, and is readable then anyway.
         let _ = rustix::io::write(&self.doorbells[node.index()], &1u64.to_ne_bytes());
+        // Afterwards: who sees the mark finds the eventfd readable.
+        board.rung().store(1, Ordering::Release);
+    }
+
+    /// As [`silence`](Bells::silence), at the price of a system call only where one has rung.
+    pub fn silence_if_rung(&self, own: &Board) {
+        if own.rung().load(Ordering::Acquire) != 0 {
+            self.silence(own);
+        }
     }
 
     /// Forgets the rings so far. What they were for is to be looked at afterwards.
-    pub fn silence(&self) {
+    pub fn silence(&self, own: &Board) {
+        own.rung().store(0, Ordering::Relaxed);
         let mut count = [0; size_of::<u64>()];
         // Nothing to read is as good.
         let _ = rustix::io::read(self.own(), &mut count);

@@ -3,6 +3,7 @@
 //! ```text
 //! offset                    who writes        what
 //! 0                         its node          number of its present sleep, 0 when it is awake     (bell.rs)
+//! 64                        whoever rings     1 when its doorbell was rung; its node sets it to 0
 //! words      + 8 · slot     its node          published words                                     (one_sided.rs)
 //! ring_tails + 8 · sender   the sender        bytes ever put into the sender's ring               (ring.rs)
 //! ring_heads + 8 · sender   its node          bytes ever taken out of it
@@ -14,7 +15,7 @@
 //! ```
 //!
 //! The words that one side scans lie side by side, so that looking at all peers costs few cache lines, and apart from those that
-//! the other side writes. Every word has one writer. A board is sparse: rings and logs that nobody uses take no memory.
+//! the other side writes. Every other word has one writer. A board is sparse: rings and logs that nobody uses take no memory.
 
 use std::io;
 use std::os::fd::AsFd;
@@ -126,6 +127,11 @@ impl Board {
     /// The number of the node's present sleep.
     pub fn sleep(&self) -> &AtomicU64 {
         self.memory.word(0)
+    }
+
+    /// Whether its doorbell was rung.
+    pub fn rung(&self) -> &AtomicU64 {
+        self.memory.word(LINE_BYTES)
     }
 
     /// A published word.

@@ -45,9 +45,9 @@ use self::one_sided::Logs;
 use self::ring::{Consumer, Nonsense, Producer, Taken, Unsent, fragment_bytes_max};
 use self::silence::Silences;
 use crate::link::{LinkStatistics, MESSAGE_BYTES_MAX};
+use crate::role::Role;
 use crate::traits::{Capabilities, Fabric, FabricConfig, FabricError, OneSided};
-use crate::udp::role::Role;
-use crate::udp::wake::WakeEvent;
+use crate::wake::WakeEvent;
 
 /// Frames taken out of one ring before the next ring's turn comes.
 const FRAMES_A_TURN: usize = 64;
@@ -190,7 +190,7 @@ impl ShmFabric {
         let mut failure = self.failure.lock().unwrap_or_else(PoisonError::into_inner);
         failure.get_or_insert_with(|| nonsense.to_string());
         self.failed.store(true, Ordering::Release);
-        self.bells.ring_own();
+        self.bells.ring_own(self.own_board());
     }
 
     fn check_failure(&self) -> io::Result<()> {
@@ -205,7 +205,7 @@ impl ShmFabric {
     fn let_sleep(&self) {
         self.bells.fall_asleep(self.own_board());
         if self.has_work() {
-            self.bells.ring_own();
+            self.bells.ring_own(self.own_board());
         }
     }
 
@@ -237,9 +237,11 @@ impl ShmFabric {
     /// descriptor readable.
     fn turn(&self, inbound: &mut Inbound, deliver: &mut dyn FnMut(NodeId, &[u8])) -> io::Result<Turn> {
         if self.bells.is_spinning() {
+            // One that rang before would wake, again and again, whoever waits on the descriptor.
+            self.bells.silence_if_rung(self.own_board());
             return self.look(inbound, deliver);
         }
-        self.bells.silence();
+        self.bells.silence(self.own_board());
         let mut turn = Turn::Nothing;
         for _ in 0..LOOKS_A_POLL {
             self.bells.stay_awake(self.own_board());
@@ -255,7 +257,7 @@ impl ShmFabric {
                 return Ok(turn);
             }
         }
-        self.bells.ring_own();
+        self.bells.ring_own(self.own_board());
         Ok(turn)
     }
 
@@ -405,7 +407,7 @@ impl ShmFabric {
                 let mut kept = std::mem::take(&mut inbound.kept);
                 let result = self.turn(inbound, &mut |from, bytes| kept.push_back((from, bytes.to_vec())));
                 if !kept.is_empty() {
-                    self.bells.ring_own();
+                    self.bells.ring_own(self.own_board());
                 }
                 inbound.kept = kept;
                 result?;
@@ -559,13 +561,14 @@ impl Fabric for ShmFabric {
         self.turn(role.inner(), deliver).map(|_| ())
     }
 
-    fn begin_spinning(&self) {
+    fn begin_spinning(&self) -> bool {
         self.bells.begin_spinning(self.own_board());
+        true
     }
 
     fn end_spinning(&self) {
         if self.bells.end_spinning(self.own_board()) && self.has_work() {
-            self.bells.ring_own();
+            self.bells.ring_own(self.own_board());
         }
     }
 

@@ -7,8 +7,6 @@
 //! itself while a service thread sleeps in `poll`.
 
 mod batch;
-pub(crate) mod role;
-pub(crate) mod wake;
 
 use std::collections::VecDeque;
 use std::io;
@@ -26,11 +24,11 @@ use rustix::time::{
 };
 
 use self::batch::Batch;
-use self::role::Role;
-use self::wake::WakeEvent;
 use crate::inject::FaultInjector;
 use crate::link::{LinkConfig, LinkSet, LinkStatistics, claimed_source};
+use crate::role::Role;
 use crate::traits::{Capabilities, Fabric, FabricConfig, FabricError};
+use crate::wake::WakeEvent;
 
 /// What we ask of the system for each socket, in bytes: every peer's full window for a dozen peers.
 const SOCKET_BUFFER_BYTES: usize = 16 << 20;

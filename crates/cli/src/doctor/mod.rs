@@ -1,0 +1,178 @@
+//! `hiroba doctor`: what this machine offers a job and what it lacks, what is lost by that, and how to mend it.
+
+mod faults;
+mod limits;
+mod network;
+mod processors;
+mod tools;
+
+use std::fmt::Write;
+
+use crate::failure::STATUS_HIROBA;
+
+/// How well the machine does at one thing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Verdict {
+    /// Nothing to wish for.
+    Good,
+    /// Jobs run, but something is slower or missing.
+    Lacking,
+    /// No job of several nodes runs.
+    Fatal,
+}
+
+impl Verdict {
+    fn word(self) -> &'static str {
+        match self {
+            Verdict::Good => "good",
+            Verdict::Lacking => "lacks",
+            Verdict::Fatal => "fails",
+        }
+    }
+}
+
+/// One thing that was looked at.
+#[derive(Debug)]
+struct Finding {
+    verdict: Verdict,
+    what: String,
+    found: String,
+    /// What is lost and what to do about it, unless all is good.
+    loss: Option<(String, String)>,
+}
+
+impl Finding {
+    fn good(what: impl Into<String>, found: impl Into<String>) -> Finding {
+        Finding { verdict: Verdict::Good, what: what.into(), found: found.into(), loss: None }
+    }
+
+    fn lacking(
+        what: impl Into<String>,
+        found: impl Into<String>,
+        lost: impl Into<String>,
+        remedy: impl Into<String>,
+    ) -> Finding {
+        Finding {
+            verdict: Verdict::Lacking,
+            what: what.into(),
+            found: found.into(),
+            loss: Some((lost.into(), remedy.into())),
+        }
+    }
+
+    fn fatal(self) -> Finding {
+        Finding { verdict: Verdict::Fatal, ..self }
+    }
+}
+
+/// Looks at everything, tells it, and returns the exit status: not zero when no job can run here.
+pub fn doctor() -> u8 {
+    let sections: [(&str, Vec<Finding>); 5] = [
+        ("Page faults and write tracking", faults::examine()),
+        ("Memory and limits", limits::examine()),
+        ("Network", network::examine()),
+        ("Processors", processors::examine()),
+        ("Tools", tools::examine()),
+    ];
+    print!("{}", render(&headline(), &sections));
+    let worst = sections.iter().flat_map(|(_, findings)| findings).map(|finding| finding.verdict).max();
+    if worst == Some(Verdict::Fatal) { STATUS_HIROBA } else { 0 }
+}
+
+fn headline() -> String {
+    let system = rustix::system::uname();
+    format!(
+        "hiroba {} on {} {} ({}), as {}",
+        env!("CARGO_PKG_VERSION"),
+        system.sysname().to_string_lossy(),
+        system.release().to_string_lossy(),
+        system.machine().to_string_lossy(),
+        if rustix::process::geteuid().is_root() { "root" } else { "an ordinary user" },
+    )
+}
+
+/// Sections of findings, aligned, each loss with its remedy beneath.
+fn render(headline: &str, sections: &[(&str, Vec<Finding>)]) -> String {
+    let mut text = format!("{headline}\n");
+    let findings = || sections.iter().flat_map(|(_, findings)| findings);
+    let width = findings().map(|finding| finding.what.chars().count()).max().unwrap_or(0);
+    let margin = " ".repeat("  lacks  ".len() + width + 2);
+    for (title, findings) in sections {
+        let _ = writeln!(text, "\n{title}");
+        for Finding { verdict, what, found, loss } in findings {
+            let gap = " ".repeat(width - what.chars().count());
+            let _ = writeln!(text, "  {:5}  {what}{gap}  {found}", verdict.word());
+            if let Some((lost, remedy)) = loss {
+                let _ = writeln!(text, "{margin}lost:  {lost}\n{margin}to do: {remedy}");
+            }
+        }
+    }
+    let count = |verdict| findings().filter(|finding| finding.verdict == verdict).count();
+    let summary = match (count(Verdict::Lacking), count(Verdict::Fatal)) {
+        (0, 0) => "Nothing is lacking.".to_owned(),
+        (lacking, 0) => format!("Jobs run here; {lacking} of {} things could be better.", findings().count()),
+        (_, fatal) => {
+            format!("Jobs of several nodes do not run here: {fatal} thing(s) must be mended first.")
+        }
+    };
+    let _ = writeln!(text, "\n{summary}");
+    text
+}
+
+/// A number of bytes as people write it.
+fn bytes(count: u64) -> String {
+    const UNITS: [&str; 5] = ["bytes", "KiB", "MiB", "GiB", "TiB"];
+    let mut value = count as f64;
+    let mut unit = 0;
+    while value >= 1024.0 && unit + 1 < UNITS.len() {
+        value /= 1024.0;
+        unit += 1;
+    }
+    if unit == 0 || value.fract() == 0.0 {
+        format!("{value:.0} {}", UNITS[unit])
+    } else {
+        format!("{value:.1} {}", UNITS[unit])
+    }
+}
+
+/// What a file of the kernel's says, without the line's end.
+fn kernel_file(path: &str) -> Option<String> {
+    std::fs::read_to_string(path).ok().map(|text| text.trim().to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_loss_stands_under_its_finding_with_its_remedy() {
+        let sections = [
+            ("One", vec![Finding::good("short", "is fine")]),
+            ("Two", vec![Finding::lacking("much longer", "is not", "speed", "buy more")]),
+        ];
+        let text = render("head", &sections);
+        let expected = "\
+head
+
+One
+  good   short        is fine
+
+Two
+  lacks  much longer  is not
+                      lost:  speed
+                      to do: buy more
+
+Jobs run here; 1 of 2 things could be better.
+";
+        assert_eq!(text, expected);
+        let broken = [("One", vec![Finding::lacking("it", "is not", "all", "mend it").fatal()])];
+        assert!(render("head", &broken).contains("fails  it"));
+    }
+
+    #[test]
+    fn bytes_are_readable() {
+        assert_eq!(bytes(100), "100 bytes");
+        assert_eq!(bytes(16 << 20), "16 MiB");
+        assert_eq!(bytes(1_600_000), "1.5 MiB");
+    }
+}

@@ -1,0 +1,403 @@
+//! Connections that are not yet established: those that this node makes, and those that others make to it.
+//!
+//! A node connects to every node of a lower number as soon as its fabric is opened, and listens for those of higher
+//! ones; listeners exist before any node starts, so that nobody waits for anybody in a circle. When all that it listens for
+//! have come it listens no more. Until then strangers may come, too: of those whose proof is outstanding there are never more than
+//! [`CALLERS_MAX`], each with one buffer of fixed length and a deadline.
+
+use std::io;
+use std::net::SocketAddr;
+use std::os::fd::OwnedFd;
+
+use hiroba_base::NodeId;
+use ring::rand::{SecureRandom, SystemRandom};
+use rustix::event::epoll::EventFlags;
+use rustix::io::Errno;
+use rustix::net::{
+    AddressFamily, RecvFlags, SendFlags, Shutdown, SocketFlags, SocketType, accept_with, connect, ipproto,
+    listen, recv, send, shutdown, socket_with, sockopt,
+};
+
+use super::handshake::{HELLO_BYTES, Identity, NONCE_BYTES, Nonce, Session, WELCOME_BYTES};
+use super::record::{Incoming, RECORD_OVERHEAD_BYTES, proof};
+use super::watch::{Source, Watch};
+use crate::seal::DirectionKey;
+
+/// Connections of others whose proof is outstanding, at most.
+pub const CALLERS_MAX: usize = 64;
+/// Connections that are accepted in one turn, so that a crowd of strangers does not keep a node from its work.
+const ACCEPTED_AT_ONCE: usize = 16;
+/// Ticks until a caller must have proved who it is.
+const CALLER_TICKS_MAX: u32 = 25;
+/// Ticks between two attempts to connect grow up to this.
+const DIAL_TICKS_MAX: u32 = 8;
+/// Connections that the system completes before this node accepts them.
+const LISTEN_BACKLOG: i32 = 4096;
+
+/// A connection on which both sides have proved who they are.
+pub struct Established {
+    /// Whose.
+    pub peer: NodeId,
+    /// Non-blocking.
+    pub socket: OwnedFd,
+    /// What it receives.
+    pub incoming: Incoming,
+    /// The key of what it sends.
+    pub key: DirectionKey,
+}
+
+/// The connection has ended, or the other side is not what it should be.
+struct Gone;
+
+/// What has come of the step that is next.
+struct Step {
+    bytes: [u8; HELLO_BYTES],
+    got: usize,
+}
+
+impl Step {
+    fn new() -> Step {
+        Step { bytes: [0; HELLO_BYTES], got: 0 }
+    }
+
+    /// Reads no more than `N` bytes in all: what follows is somebody else's. Those bytes, once they are there.
+    fn read<const N: usize>(&mut self, socket: &OwnedFd) -> Result<Option<[u8; N]>, Gone> {
+        while self.got < N {
+            match recv(socket, &mut self.bytes[self.got..N], RecvFlags::DONTWAIT) {
+                Ok((_, 0)) => return Err(Gone),
+                Ok((_, got)) => self.got += got,
+                Err(Errno::AGAIN) => return Ok(None),
+                Err(Errno::INTR) => {}
+                Err(_) => return Err(Gone),
+            }
+        }
+        self.got = 0;
+        Ok(Some(*self.bytes.first_chunk().expect("no step is longer than a hello")))
+    }
+
+    /// A socket that is new takes a step whole.
+    fn write(socket: &OwnedFd, bytes: &[u8]) -> Result<(), Gone> {
+        match send(socket, bytes, SendFlags::DONTWAIT | SendFlags::NOSIGNAL) {
+            Ok(sent) if sent == bytes.len() => Ok(()),
+            _ => Err(Gone),
+        }
+    }
+}
+
+/// The receiving half of `session`, once the peer's proof has come.
+fn proved(
+    step: &mut Step,
+    socket: &OwnedFd,
+    key: &mut Option<DirectionKey>,
+) -> Result<Option<Incoming>, Gone> {
+    let Some(mut record) = step.read::<RECORD_OVERHEAD_BYTES>(socket)? else { return Ok(None) };
+    let mut incoming = Incoming::new(key.take().ok_or(Gone)?);
+    match incoming.open(&mut record) {
+        Ok(Some((frames, _))) if frames.is_empty() => Ok(Some(incoming)),
+        _ => Err(Gone),
+    }
+}
+
+/// Somebody who has connected to this node.
+struct Caller {
+    number: u32,
+    socket: OwnedFd,
+    step: Step,
+    /// Who it says to be, and the keys under which it has to prove it.
+    claim: Option<(NodeId, DirectionKey, Option<DirectionKey>)>,
+    ticks: u32,
+}
+
+impl Caller {
+    fn advance(
+        &mut self,
+        identity: &Identity,
+        random: &SystemRandom,
+    ) -> Result<Option<(NodeId, Incoming)>, Gone> {
+        if self.claim.is_none() {
+            let Some(hello) = self.step.read::<HELLO_BYTES>(&self.socket)? else { return Ok(None) };
+            let (peer, welcome, session) = identity.welcome(&hello, &fresh(random)?).map_err(|_| Gone)?;
+            Step::write(&self.socket, &welcome)?;
+            let Session { outgoing, incoming } = session;
+            self.claim = Some((peer, outgoing, Some(incoming)));
+        }
+        let Some((peer, outgoing, key)) = &mut self.claim else { return Ok(None) };
+        let Some(incoming) = proved(&mut self.step, &self.socket, key)? else { return Ok(None) };
+        Step::write(&self.socket, &proof(outgoing))?;
+        Ok(Some((*peer, incoming)))
+    }
+}
+
+/// What this node waits for on its way to a peer.
+enum Stage {
+    /// The next attempt, after so many ticks.
+    Pause(u32),
+    /// The system's word that there is a connection.
+    Connecting,
+    /// The peer's answer.
+    Welcome(Nonce),
+    /// The peer's proof, under the keys of sending and receiving.
+    Proof(DirectionKey, Option<DirectionKey>),
+}
+
+/// A peer to connect to.
+struct Dial {
+    peer: NodeId,
+    address: SocketAddr,
+    socket: Option<OwnedFd>,
+    stage: Stage,
+    step: Step,
+    attempts: u32,
+}
+
+impl Dial {
+    fn begin(&mut self, watch: &Watch) -> Result<(), Gone> {
+        let family = if self.address.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
+        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+        let socket = socket_with(family, SocketType::STREAM, flags, Some(ipproto::TCP)).map_err(|_| Gone)?;
+        let _ = sockopt::set_tcp_nodelay(&socket, true);
+        watch.add(&socket, Source::Dial(self.peer), EventFlags::OUT).map_err(|_| Gone)?;
+        let connected = connect(&socket, &self.address);
+        self.socket = Some(socket);
+        (self.stage, self.step) = (Stage::Connecting, Step::new());
+        match connected {
+            Ok(()) | Err(Errno::INPROGRESS | Errno::INTR) => Ok(()),
+            Err(_) => Err(Gone),
+        }
+    }
+
+    fn advance(
+        &mut self,
+        identity: &Identity,
+        random: &SystemRandom,
+        watch: &Watch,
+        flags: EventFlags,
+    ) -> Result<Option<Incoming>, Gone> {
+        let Some(socket) = &self.socket else { return Ok(None) };
+        if let Stage::Connecting = self.stage {
+            if !flags.intersects(EventFlags::OUT | EventFlags::ERR | EventFlags::HUP) {
+                return Ok(None);
+            }
+            if !matches!(sockopt::socket_error(socket), Ok(Ok(()))) {
+                return Err(Gone);
+            }
+            let nonce = fresh(random)?;
+            Step::write(socket, &identity.hello(self.peer, &nonce))?;
+            watch.change(socket, Source::Dial(self.peer), EventFlags::IN);
+            self.stage = Stage::Welcome(nonce);
+        }
+        if let Stage::Welcome(nonce) = &self.stage {
+            let Some(welcome) = self.step.read::<WELCOME_BYTES>(socket)? else { return Ok(None) };
+            let session = identity.welcomed(self.peer, nonce, &welcome).map_err(|_| Gone)?;
+            Step::write(socket, &proof(&session.outgoing))?;
+            self.stage = Stage::Proof(session.outgoing, Some(session.incoming));
+        }
+        let Stage::Proof(_, key) = &mut self.stage else { return Ok(None) };
+        proved(&mut self.step, socket, key)
+    }
+
+    /// Gives this attempt up.
+    fn give_up(&mut self, watch: &Watch) {
+        if let Some(socket) = self.socket.take() {
+            watch.remove(&socket);
+        }
+        self.attempts += 1;
+        self.stage = Stage::Pause(self.attempts.min(DIAL_TICKS_MAX));
+    }
+}
+
+fn fresh(random: &SystemRandom) -> Result<Nonce, Gone> {
+    let mut nonce = [0; NONCE_BYTES];
+    random.fill(&mut nonce).map_err(|_| Gone)?;
+    Ok(nonce)
+}
+
+/// All of them. Belongs to the receiving role.
+pub struct Doors {
+    identity: Identity,
+    random: SystemRandom,
+    listener: Option<OwnedFd>,
+    /// The system has no room for another connection; looked at again at the next tick.
+    is_full: bool,
+    callers: Vec<Caller>,
+    next_caller: u32,
+    dials: Vec<Dial>,
+    /// Nodes that have still to connect.
+    awaited: usize,
+    /// Connections that were refused.
+    pub refused: u64,
+}
+
+impl Doors {
+    /// Listens for nodes of higher numbers and connects to those of lower ones, which listen at `addresses`.
+    ///
+    /// # Errors
+    ///
+    /// When the listener is none, or the system has no room.
+    pub fn open(
+        identity: Identity,
+        listener: OwnedFd,
+        addresses: &[SocketAddr],
+        watch: &Watch,
+    ) -> io::Result<Doors> {
+        rustix::io::ioctl_fionbio(&listener, true)?;
+        listen(&listener, LISTEN_BACKLOG)?;
+        watch.add(&listener, Source::Listener, EventFlags::IN)?;
+        let local = identity.local.index();
+        let dial = |(node, address): (NodeId, &SocketAddr)| Dial {
+            peer: node,
+            address: *address,
+            socket: None,
+            stage: Stage::Pause(0),
+            step: Step::new(),
+            attempts: 0,
+        };
+        let mut dials: Vec<Dial> = NodeId::all(identity.nodes).zip(addresses).take(local).map(dial).collect();
+        for dial in &mut dials {
+            if dial.begin(watch).is_err() {
+                dial.give_up(watch);
+            }
+        }
+        let awaited = usize::from(identity.nodes) - 1 - local;
+        let mut doors = Doors {
+            identity,
+            random: SystemRandom::new(),
+            listener: Some(listener),
+            is_full: false,
+            callers: Vec::new(),
+            next_caller: 0,
+            dials,
+            awaited,
+            refused: 0,
+        };
+        doors.close_when_all_have_come(watch);
+        Ok(doors)
+    }
+
+    /// Whether there is something that a tick must look after.
+    pub fn need_ticks(&self) -> bool {
+        let pauses = |dial: &Dial| matches!(dial.stage, Stage::Pause(_));
+        self.is_full || !self.callers.is_empty() || self.dials.iter().any(pauses)
+    }
+
+    /// Accepts those who connect.
+    pub fn accept(&mut self, watch: &Watch) {
+        for _ in 0..ACCEPTED_AT_ONCE {
+            let Some(listener) = &self.listener else { return };
+            let socket = match accept_with(listener, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK) {
+                Ok(socket) => socket,
+                Err(Errno::AGAIN) => return,
+                // Connections that ended before they were accepted report their errors here (accept(2)).
+                Err(Errno::MFILE | Errno::NFILE | Errno::NOMEM | Errno::NOBUFS) => {
+                    watch.change(listener, Source::Listener, EventFlags::empty());
+                    self.is_full = true;
+                    return;
+                }
+                Err(_) => continue,
+            };
+            if self.callers.len() >= CALLERS_MAX {
+                self.make_room(watch);
+            }
+            let _ = sockopt::set_tcp_nodelay(&socket, true);
+            let number = self.next_caller;
+            self.next_caller = number.wrapping_add(1);
+            if watch.add(&socket, Source::Caller(number), EventFlags::IN).is_ok() {
+                self.callers.push(Caller { number, socket, step: Step::new(), claim: None, ticks: 0 });
+            }
+        }
+    }
+
+    /// The oldest of those who have shown nothing goes first: callers with the job's key show it within one turn.
+    fn make_room(&mut self, watch: &Watch) {
+        let oldest = self.callers.iter().position(|caller| caller.claim.is_none()).unwrap_or(0);
+        self.refuse(oldest, watch);
+    }
+
+    fn refuse(&mut self, index: usize, watch: &Watch) {
+        // In their order, for the oldest stands first.
+        let caller = self.callers.remove(index);
+        watch.remove(&caller.socket);
+        self.refused += 1;
+    }
+
+    /// A caller has sent something: the connection, if that proves who it is.
+    pub fn hear_caller(&mut self, number: u32, watch: &Watch) -> Option<Established> {
+        let index = self.callers.iter().position(|caller| caller.number == number)?;
+        match self.callers[index].advance(&self.identity, &self.random) {
+            Ok(None) => None,
+            Err(Gone) => {
+                self.refuse(index, watch);
+                None
+            }
+            Ok(Some((peer, incoming))) => {
+                let Caller { socket, claim, .. } = self.callers.remove(index);
+                Some(Established { peer, socket, incoming, key: claim?.1 })
+            }
+        }
+    }
+
+    /// Something has happened on the way to `peer`: the connection, if that was the last of it.
+    pub fn hear_dialled(&mut self, peer: NodeId, flags: EventFlags, watch: &Watch) -> Option<Established> {
+        let index = self.dials.iter().position(|dial| dial.peer == peer)?;
+        let dial = &mut self.dials[index];
+        match dial.advance(&self.identity, &self.random, watch, flags) {
+            Ok(None) => None,
+            Err(Gone) => {
+                dial.give_up(watch);
+                None
+            }
+            Ok(Some(incoming)) => match self.dials.swap_remove(index) {
+                Dial { socket: Some(socket), stage: Stage::Proof(key, _), .. } => {
+                    Some(Established { peer, socket, incoming, key })
+                }
+                _ => None,
+            },
+        }
+    }
+
+    /// One of those who were awaited has connected.
+    pub fn count_arrival(&mut self, watch: &Watch) {
+        self.awaited -= 1;
+        self.close_when_all_have_come(watch);
+    }
+
+    /// Whoever connects from now on is a stranger: the system refuses them, at no cost to this node.
+    fn close_when_all_have_come(&mut self, watch: &Watch) {
+        if self.awaited > 0 {
+            return;
+        }
+        if let Some(listener) = self.listener.take() {
+            watch.remove(&listener);
+            // Others may have the descriptor open, too; this ends the listening for all of them.
+            let _ = shutdown(&listener, Shutdown::Read);
+        }
+        while !self.callers.is_empty() {
+            self.refuse(0, watch);
+        }
+        self.is_full = false;
+    }
+
+    /// A tick has passed.
+    pub fn tick(&mut self, watch: &Watch) {
+        if std::mem::take(&mut self.is_full)
+            && let Some(listener) = &self.listener
+        {
+            watch.change(listener, Source::Listener, EventFlags::IN);
+        }
+        self.callers.iter_mut().for_each(|caller| caller.ticks += 1);
+        while self.callers.first().is_some_and(|caller| caller.ticks > CALLER_TICKS_MAX) {
+            self.refuse(0, watch);
+        }
+        for dial in &mut self.dials {
+            match &mut dial.stage {
+                Stage::Pause(0 | 1) => {
+                    if dial.begin(watch).is_err() {
+                        dial.give_up(watch);
+                    }
+                }
+                Stage::Pause(ticks) => *ticks -= 1,
+                _ => {}
+            }
+        }
+    }
+}

@@ -1,0 +1,286 @@
+//! How two nodes that a connection joins prove to each other who they are. Sans-IO.
+//!
+//! ```text
+//! the node that connects (higher number)                  the node that accepts
+//!    | -- Hello: job, from, to, nonce a, tag ----------------> |
+//!    | <------------------------- Welcome: nonce b, tag ------ |   the connecting side believes
+//!    | -- a record without frames ---------------------------> |   the accepting side believes
+//!    | <---------------------- a record without frames ------- |   the connecting side sends from now on
+//! ```
+//!
+//! Read first: RFC 5869 and ISO/IEC 9798-2 (three-pass mutual authentication), whose course this is, with sealing for encrypting. Every
+//! tag is sealed with a key of its own that is derived from the job's key, both nonces, the direction and the step, so a step replayed from
+//! another connection, sent back to its sender, or meant for another node opens nothing. The `Hello` alone can be replayed, as it answers
+//! nothing: whoever does so gets a `Welcome` and cannot go on. The connecting side sends nothing before the second record: until then
+//! it may begin anew without loss.
+
+use hiroba_base::NodeId;
+use hiroba_wire::control::JobKey;
+use thiserror::Error;
+
+use crate::seal::{DirectionKey, Forged, TAG_BYTES};
+
+/// Says what speaks here, and which version of it.
+const MAGIC: [u8; 8] = *b"hiroba\x00\x01";
+/// What makes each connection a new one.
+pub const NONCE_BYTES: usize = 32;
+/// Magic, job, from, to, nonce, tag.
+pub const HELLO_BYTES: usize = 8 + 8 + 2 + 2 + NONCE_BYTES + TAG_BYTES;
+/// Nonce, tag.
+pub const WELCOME_BYTES: usize = NONCE_BYTES + TAG_BYTES;
+
+/// A random number that comes once.
+pub type Nonce = [u8; NONCE_BYTES];
+
+/// What a stranger is refused for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+pub enum Refused {
+    /// Some other program, or another version.
+    #[error("expected a node of this version of hiroba, got something else")]
+    Magic,
+    /// A node of another job.
+    #[error("expected a node of job {expected:#x}, got one of {got:#x}")]
+    Job {
+        /// Ours.
+        expected: u64,
+        /// Theirs.
+        got: u64,
+    },
+    /// Meant for another node.
+    #[error("expected a connection to node {expected}, got one to node {got}")]
+    Destination {
+        /// This node.
+        expected: NodeId,
+        /// The one that was meant.
+        got: NodeId,
+    },
+    /// No node that connects to this one.
+    #[error("expected a connection from a node of a higher number below {nodes}, got one from node {got}")]
+    Source {
+        /// How many nodes there are.
+        nodes: u16,
+        /// Who it says to be.
+        got: NodeId,
+    },
+    /// Without the job's key.
+    #[error(transparent)]
+    Forged(#[from] Forged),
+}
+
+/// Who a node is, and by what it proves it.
+#[derive(Clone, Debug)]
+pub struct Identity {
+    /// The job's secret.
+    pub key: JobKey,
+    /// The job's number.
+    pub job: u64,
+    /// This node.
+    pub local: NodeId,
+    /// How many nodes the job has.
+    pub nodes: u16,
+    /// Whether records hide their content.
+    pub encrypt: bool,
+}
+
+/// The keys of a connection.
+#[derive(Debug)]
+pub struct Session {
+    /// Of what this node sends.
+    pub outgoing: DirectionKey,
+    /// Of what it receives.
+    pub incoming: DirectionKey,
+}
+
+/// All labels are of one length, for they stand first in what keys are derived from.
+#[derive(Clone, Copy)]
+enum Step {
+    Hello,
+    Welcome,
+    Records,
+}
+
+impl Identity {
+    fn derive(&self, step: Step, nonces: &[&Nonce], from: NodeId, to: NodeId) -> DirectionKey {
+        let (label, encrypt) = match step {
+            Step::Hello => (b"tcp hello..", false),
+            Step::Welcome => (b"tcp welcome", false),
+            Step::Records => (b"tcp records", self.encrypt),
+        };
+        let (from, to) = (from.0.to_be_bytes(), to.0.to_be_bytes());
+        let mut context: Vec<&[u8]> = vec![label];
+        context.extend(nonces.iter().map(|nonce| nonce.as_slice()));
+        context.extend([&from[..], &to[..]]);
+        DirectionKey::derive(&self.key, &context, encrypt)
+    }
+
+    fn session(&self, peer: NodeId, a: &Nonce, b: &Nonce) -> Session {
+        Session {
+            outgoing: self.derive(Step::Records, &[a, b], self.local, peer),
+            incoming: self.derive(Step::Records, &[a, b], peer, self.local),
+        }
+    }
+
+    /// Whether `peer` is one of the nodes that connect to this one.
+    pub fn awaits(&self, peer: NodeId) -> bool {
+        peer.0 > self.local.0 && peer.0 < self.nodes
+    }
+
+    /// The first step, to node `to`. No nonce may come twice.
+    pub fn hello(&self, to: NodeId, nonce: &Nonce) -> [u8; HELLO_BYTES] {
+        let mut hello = [0; HELLO_BYTES];
+        let mut rest = &mut hello[..];
+        let (job, from, into) = (self.job.to_be_bytes(), self.local.0.to_be_bytes(), to.0.to_be_bytes());
+        for field in [&MAGIC[..], &job, &from, &into, nonce] {
+            let (place, after) = rest.split_at_mut(field.len());
+            place.copy_from_slice(field);
+            rest = after;
+        }
+        let (fields, tag) = hello.split_at_mut(HELLO_BYTES - TAG_BYTES);
+        tag.copy_from_slice(&self.derive(Step::Hello, &[nonce], self.local, to).seal(0, fields, 0));
+        hello
+    }
+
+    /// The second step, with a nonce that never came before: who wants to connect, what to answer, and the keys under which
+    /// it has yet to prove that it is not a replay.
+    ///
+    /// # Errors
+    ///
+    /// When it is none of those that may connect. It gets no answer.
+    pub fn welcome(
+        &self,
+        hello: &[u8; HELLO_BYTES],
+        nonce: &Nonce,
+    ) -> Result<(NodeId, [u8; WELCOME_BYTES], Session), Refused> {
+        let mut hello = *hello;
+        let field = |at: usize| u64::from_be_bytes(*hello[at..].first_chunk().expect("a hello is longer"));
+        let node =
+            |at: usize| NodeId(u16::from_be_bytes(*hello[at..].first_chunk().expect("a hello is longer")));
+        let (job, peer, destination) = (field(8), node(16), node(18));
+        if hello[..MAGIC.len()] != MAGIC {
+            return Err(Refused::Magic);
+        }
+        if job != self.job {
+            return Err(Refused::Job { expected: self.job, got: job });
+        }
+        if destination != self.local {
+            return Err(Refused::Destination { expected: self.local, got: destination });
+        }
+        if !self.awaits(peer) {
+            return Err(Refused::Source { nodes: self.nodes, got: peer });
+        }
+        let theirs: Nonce = *hello[20..].first_chunk().expect("a hello is longer");
+        let (fields, tag) = hello.split_at_mut(HELLO_BYTES - TAG_BYTES);
+        let tag = tag.first_chunk().expect("a hello ends with a tag");
+        self.derive(Step::Hello, &[&theirs], peer, self.local).open(0, fields, 0, tag)?;
+
+        let mut welcome = [0; WELCOME_BYTES];
+        let (place, tag) = welcome.split_at_mut(NONCE_BYTES);
+        place.copy_from_slice(nonce);
+        let key = self.derive(Step::Welcome, &[&theirs, nonce], self.local, peer);
+        tag.copy_from_slice(&key.seal(0, place, 0));
+        Ok((peer, welcome, self.session(peer, &theirs, nonce)))
+    }
+
+    /// The third step: the keys of the connection to `peer`, to which `hello` went with `nonce`.
+    ///
+    /// # Errors
+    ///
+    /// When the answer is not the peer's to that.
+    pub fn welcomed(
+        &self,
+        peer: NodeId,
+        nonce: &Nonce,
+        welcome: &[u8; WELCOME_BYTES],
+    ) -> Result<Session, Refused> {
+        let mut welcome = *welcome;
+        let (theirs, tag) = welcome.split_at_mut(NONCE_BYTES);
+        let tag = tag.first_chunk().expect("a welcome ends with a tag");
+        let theirs: &mut Nonce = theirs.first_chunk_mut().expect("a welcome begins with a nonce");
+        self.derive(Step::Welcome, &[nonce, theirs], peer, self.local).open(0, theirs, 0, tag)?;
+        Ok(self.session(peer, nonce, theirs))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn identity(local: u16) -> Identity {
+        Identity { key: JobKey([5; 32]), job: 77, local: NodeId(local), nodes: 3, encrypt: false }
+    }
+
+    const A: Nonce = [1; NONCE_BYTES];
+    const B: Nonce = [2; NONCE_BYTES];
+
+    fn refusal(by: &Identity, hello: &[u8; HELLO_BYTES]) -> Refused {
+        by.welcome(hello, &B).expect_err("refused")
+    }
+
+    #[test]
+    fn both_get_the_same_keys() {
+        let (one, other) = (identity(2), identity(0));
+        let hello = one.hello(NodeId(0), &A);
+        let (peer, welcome, accepted) = other.welcome(&hello, &B).unwrap();
+        assert_eq!(peer, NodeId(2));
+        let connected = one.welcomed(NodeId(0), &A, &welcome).unwrap();
+        for (from, to) in
+            [(&connected.outgoing, &accepted.incoming), (&accepted.outgoing, &connected.incoming)]
+        {
+            let mut bytes = *b"record";
+            let tag = from.seal(0, &mut bytes, 0);
+            assert_eq!(to.open(0, &mut bytes, 0, &tag), Ok(()));
+        }
+        let mut bytes = *b"record";
+        let tag = connected.outgoing.seal(0, &mut bytes, 0);
+        assert_eq!(connected.incoming.open(0, &mut bytes, 0, &tag), Err(Forged), "directions differ");
+    }
+
+    #[test]
+    fn strangers_are_refused() {
+        let host = identity(1);
+        let hello = |by: Identity, to| by.hello(NodeId(to), &A);
+        let other_key = Identity { key: JobKey([6; 32]), ..identity(2) };
+        let other_job = Identity { job: 78, ..identity(2) };
+        let beyond = Identity { nodes: 9, ..identity(8) };
+        assert_eq!(refusal(&host, &hello(other_key, 1)), Refused::Forged(Forged));
+        assert_eq!(refusal(&host, &hello(other_job, 1)), Refused::Job { expected: 77, got: 78 });
+        assert_eq!(
+            refusal(&host, &hello(identity(2), 0)),
+            Refused::Destination { expected: NodeId(1), got: NodeId(0) }
+        );
+        for (by, got) in [(identity(0), NodeId(0)), (identity(1), NodeId(1)), (beyond, NodeId(8))] {
+            assert_eq!(refusal(&host, &hello(by, 1)), Refused::Source { nodes: 3, got });
+        }
+        assert_eq!(refusal(&host, &[0; HELLO_BYTES]), Refused::Magic);
+        let sound = hello(identity(2), 1);
+        for bit in 0..HELLO_BYTES * 8 {
+            let mut changed = sound;
+            changed[bit / 8] ^= 1 << (bit % 8);
+            refusal(&host, &changed);
+        }
+    }
+
+    #[test]
+    fn an_answer_to_another_hello_is_refused() {
+        let (one, other) = (identity(2), identity(0));
+        let (_, welcome, _) = other.welcome(&one.hello(NodeId(0), &A), &B).unwrap();
+        assert!(one.welcomed(NodeId(0), &B, &welcome).is_err(), "another nonce");
+        assert!(one.welcomed(NodeId(1), &A, &welcome).is_err(), "another peer");
+        for bit in 0..WELCOME_BYTES * 8 {
+            let mut changed = welcome;
+            changed[bit / 8] ^= 1 << (bit % 8);
+            assert!(one.welcomed(NodeId(0), &A, &changed).is_err(), "bit {bit}");
+        }
+    }
+
+    #[test]
+    fn a_replayed_hello_gets_keys_of_its_own() {
+        let (one, other) = (identity(2), identity(0));
+        let hello = one.hello(NodeId(0), &A);
+        let first = other.welcome(&hello, &B).unwrap().2;
+        let again = other.welcome(&hello, &[3; NONCE_BYTES]).unwrap().2;
+        let mut bytes = *b"proof";
+        let tag = first.incoming.seal(0, &mut bytes, 0);
+        assert_eq!(again.incoming.open(0, &mut bytes, 0, &tag), Err(Forged));
+    }
+}

@@ -1,0 +1,605 @@
+//! The fabric over TCP connections, one for each pair of nodes.
+//!
+//! A node connects to those of lower numbers (`doors.rs`); both sides prove that they have the job's key (`handshake.rs`) before either
+//! believes a message, and every record after that is sealed and counted (`record.rs`). `send` gives records to the socket in
+//! the caller's thread; what the socket does not take waits, and goes out when a poll finds that it takes more. Receiving
+//! belongs to one thread at a time, as [`Fabric`] says; messages are handed out from the buffer in which they came.
+//!
+//! TCP mends what the network does to packets, so there are no timers on the way of a message. A slow clock runs while a
+//! peer owes an answer: a peer that has been sent something is asked now and then whether it has come, which tells one that is stopped, or
+//! cut off, from one with nothing to say. A connection that has ended is not made again: messages may be lost with it. What
+//! is sent to such a peer is dropped, and the peer is reported as silent.
+
+mod doors;
+mod handshake;
+mod peer;
+mod record;
+mod ticker;
+mod watch;
+
+use std::collections::VecDeque;
+use std::io;
+use std::ops::Range;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::time::{Duration, Instant as Clock};
+
+use hiroba_base::NodeId;
+use rustix::event::epoll::EventFlags;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
+use rustix::net::{RecvFlags, Shutdown, recv, shutdown};
+
+use self::doors::{Doors, Established};
+use self::handshake::Identity;
+use self::peer::{Flushed, Outbound, Peer, RECORDS_AT_ONCE, State};
+use self::record::{Fragments, Frame, INLINE_BYTES_MAX, Incoming, RECORD_BYTES_MAX, Unsound};
+use self::ticker::{TICK, Ticker};
+use self::watch::{Source, Watch};
+use crate::link::LinkStatistics;
+use crate::role::Role;
+use crate::traits::{Capabilities, Fabric, FabricConfig, FabricError};
+use crate::wake::WakeEvent;
+
+/// What is read of one connection at once, in bytes; one buffer serves all connections.
+const BUFFER_BYTES: usize = 4 * RECORD_BYTES_MAX;
+
+/// How often a thread that drains looks whether another, receiving, has done its work.
+const DRAIN_LOOK: Duration = Duration::from_millis(1);
+
+/// Reliable messages over TCP; see [`Fabric`] for what threads may do.
+pub struct TcpFabric {
+    identity: Identity,
+    peers: Vec<Peer>,
+    /// All descriptors that matter: what callers wait on.
+    watch: Watch,
+    wake: WakeEvent,
+    /// The wakes that polls without a count of their own have seen.
+    wakes_noticed: AtomicU64,
+    ticker: Ticker,
+    /// The peer that was sent something last: an answer comes from there most likely.
+    expected: AtomicUsize,
+    /// Bytes that wait for sockets, over all peers.
+    backlog_bytes: AtomicUsize,
+    connected: AtomicUsize,
+    messages_received: AtomicU64,
+    rejected: AtomicU64,
+    role: Role<Inbound>,
+}
+
+/// What receiving needs; belongs to the thread in the receiving role.
+struct Inbound {
+    doors: Doors,
+    /// The receiving halves, by node.
+    links: Vec<Option<Link>>,
+    arrivals: Arrivals,
+    events: Vec<(Source, EventFlags)>,
+    /// The last turn found something where it was expected, so this one looks everywhere.
+    look_everywhere: bool,
+    /// Messages that came while draining.
+    kept: VecDeque<(NodeId, Vec<u8>)>,
+}
+
+/// The receiving half of a connection.
+struct Link {
+    incoming: Incoming,
+    /// Records that had come at the last tick.
+    count_at_tick: u64,
+}
+
+/// What was read and has not been handed out. It survives a `deliver` that panics.
+struct Arrivals {
+    buffer: Box<[u8]>,
+    from: NodeId,
+    /// Not yet opened.
+    records: Range<usize>,
+    /// Of the record opened last, not yet taken.
+    frames: Range<usize>,
+}
+
+/// What one turn of receiving met.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Turn {
+    Nothing,
+    Something,
+}
+
+fn system(action: &'static str) -> impl Fn(Errno) -> FabricError {
+    move |errno| FabricError::System { action, source: errno.into() }
+}
+
+impl TcpFabric {
+    /// The fabric of a node on `listener`, a TCP socket that is bound to the node's address and listens.
+    ///
+    /// Begins at once to connect to the nodes of lower numbers, which need not have opened theirs.
+    ///
+    /// # Errors
+    ///
+    /// When the node or the number of addresses is out of bounds, the socket does not listen, or the system gives no descriptors.
+    pub fn open(listener: OwnedFd, config: FabricConfig) -> Result<TcpFabric, FabricError> {
+        let nodes = config.nodes()?;
+        let FabricConfig { local, addresses, job, key, encrypt, .. } = config;
+        let identity = Identity { key, job, local, nodes, encrypt };
+        let watch = Watch::new().map_err(system("make an epoll descriptor"))?;
+        let wake = WakeEvent::new().map_err(system("make an eventfd"))?;
+        let ticker = Ticker::new().map_err(system("make a timerfd"))?;
+        let add = |descriptor, source| {
+            watch.add(descriptor, source, EventFlags::IN).map_err(system("add to an epoll descriptor"))
+        };
+        add(wake.as_fd(), Source::Wake)?;
+        add(ticker.as_fd(), Source::Ticker)?;
+        let doors = Doors::open(identity.clone(), listener, &addresses, &watch)
+            .map_err(|source| FabricError::System { action: "listen on a TCP socket", source })?;
+        if doors.need_ticks() {
+            ticker.start().map_err(|source| FabricError::System { action: "set a timerfd", source })?;
+        }
+        let arrivals = Arrivals {
+            buffer: vec![0; BUFFER_BYTES].into_boxed_slice(),
+            from: local,
+            records: 0..0,
+            frames: 0..0,
+        };
+        let inbound = Inbound {
+            doors,
+            links: (0..nodes).map(|_| None).collect(),
+            arrivals,
+            events: Vec::new(),
+            look_everywhere: false,
+            kept: VecDeque::new(),
+        };
+        Ok(TcpFabric {
+            expected: AtomicUsize::new(identity.local.index()),
+            identity,
+            peers: (0..nodes).map(|_| Peer::new()).collect(),
+            watch,
+            wake,
+            wakes_noticed: AtomicU64::new(0),
+            ticker,
+            backlog_bytes: AtomicUsize::new(0),
+            connected: AtomicUsize::new(0),
+            messages_received: AtomicU64::new(0),
+            rejected: AtomicU64::new(0),
+            role: Role::new(inbound),
+        })
+    }
+
+    /// How many peers have connected and proved who they are, the ones whose connections have ended since included.
+    pub fn peers_connected(&self) -> usize {
+        self.connected.load(Ordering::SeqCst)
+    }
+
+    /// Gives a peer's socket what it takes, and sees that the rest follows.
+    fn transmit(&self, to: NodeId, outbound: &mut Outbound) {
+        if let Some(socket) = self.peers[to.index()].socket.get()
+            && !outbound.is_blocked
+            && outbound.flush(socket) == Flushed::Blocked
+        {
+            outbound.is_blocked = true;
+            self.watch.change(socket, Source::Peer(to), EventFlags::IN | EventFlags::OUT);
+        }
+        let (bytes, counted) = (outbound.outgoing.bytes(), outbound.backlog_counted);
+        if bytes != counted {
+            outbound.backlog_counted = bytes;
+            self.backlog_bytes.fetch_add(bytes.wrapping_sub(counted), Ordering::Relaxed);
+        }
+    }
+
+    /// Both sides of a connection have proved who they are.
+    fn establish(&self, inbound: &mut Inbound, established: Established) {
+        let Established { peer: node, socket, incoming, key } = established;
+        let peer = &self.peers[node.index()];
+        let mut outbound = peer.outbound();
+        if let Err(socket) = peer.socket.set(socket) {
+            // What is established is never displaced.
+            self.watch.remove(&socket);
+            self.rejected.fetch_add(1, Ordering::Relaxed);
+            return;
+        }
+        if let Some(socket) = peer.socket.get() {
+            self.watch.change(socket, Source::Peer(node), EventFlags::IN);
+        }
+        inbound.links[node.index()] = Some(Link { incoming, count_at_tick: 0 });
+        outbound.state = State::Open(key);
+        self.transmit(node, &mut outbound);
+        self.connected.fetch_add(1, Ordering::SeqCst);
+        if self.identity.awaits(node) {
+            inbound.doors.count_arrival(&self.watch);
+        }
+    }
+
+    /// A connection has ended, or what came over it was not the peer's.
+    fn break_off(&self, inbound: &mut Inbound, node: NodeId) -> io::Result<()> {
+        inbound.links[node.index()] = None;
+        let peer = &self.peers[node.index()];
+        let mut outbound = peer.outbound();
+        if let Some(socket) = peer.socket.get() {
+            self.watch.remove(socket);
+            let _ = shutdown(socket, Shutdown::Both);
+        }
+        outbound.break_off();
+        self.transmit(node, &mut outbound);
+        self.ticker.start()
+    }
+
+    /// Reads what has come from `node`, up to a buffer full, and hands it out.
+    fn receive(
+        &self,
+        inbound: &mut Inbound,
+        node: NodeId,
+        deliver: &mut dyn FnMut(NodeId, &[u8]),
+    ) -> io::Result<Turn> {
+        let Inbound { links, arrivals, .. } = inbound;
+        let (Some(link), Some(socket)) = (&mut links[node.index()], self.peers[node.index()].socket.get())
+        else {
+            return Ok(Turn::Nothing);
+        };
+        let kept_bytes = link.incoming.kept().len();
+        match recv(socket, &mut arrivals.buffer[kept_bytes..], RecvFlags::DONTWAIT) {
+            Ok((_, 0)) => self.break_off(inbound, node)?,
+            Ok((_, got)) => {
+                arrivals.buffer[..kept_bytes].copy_from_slice(link.incoming.kept());
+                link.incoming.keep(&[]);
+                (arrivals.from, arrivals.records, arrivals.frames) = (node, 0..kept_bytes + got, 0..0);
+                self.hand_out(inbound, deliver)?;
+            }
+            Err(Errno::AGAIN | Errno::INTR | Errno::NOMEM | Errno::NOBUFS) => return Ok(Turn::Nothing),
+            Err(_) => self.break_off(inbound, node)?,
+        }
+        Ok(Turn::Something)
+    }
+
+    /// Hands out what was read.
+    fn hand_out(&self, inbound: &mut Inbound, deliver: &mut dyn FnMut(NodeId, &[u8])) -> io::Result<()> {
+        let Inbound { links, arrivals, .. } = inbound;
+        let from = arrivals.from;
+        let Some(link) = &mut links[from.index()] else { return Ok(()) };
+        if self.hand_out_sound(link, arrivals, deliver).is_err() {
+            (arrivals.records, arrivals.frames) = (0..0, 0..0);
+            self.rejected.fetch_add(1, Ordering::Relaxed);
+            self.break_off(inbound, from)?;
+        }
+        Ok(())
+    }
+
+    /// The same as far as it makes sense.
+    fn hand_out_sound(
+        &self,
+        link: &mut Link,
+        arrivals: &mut Arrivals,
+        deliver: &mut dyn FnMut(NodeId, &[u8]),
+    ) -> Result<(), Unsound> {
+        let Arrivals { buffer, from, records, frames } = arrivals;
+        let peer = &self.peers[from.index()];
+        loop {
+            while frames.start < frames.end {
+                let (frame, length) = link.incoming.take(&buffer[frames.clone()])?;
+                frames.start += length;
+                match frame {
+                    Frame::Message(bytes) => {
+                        self.messages_received.fetch_add(1, Ordering::Relaxed);
+                        deliver(*from, bytes);
+                    }
+                    Frame::Part => {}
+                    Frame::Ping => {
+                        let mut outbound = peer.outbound();
+                        outbound.answer(link.incoming.messages());
+                        self.transmit(*from, &mut outbound);
+                    }
+                    Frame::Pong(messages) => peer.outbound().acknowledge(messages),
+                }
+            }
+            let Some((opened, end)) = link.incoming.open(&mut buffer[records.clone()])? else {
+                link.incoming.keep(&buffer[records.clone()]);
+                *records = 0..0;
+                return Ok(());
+            };
+            *frames = records.start + opened.start..records.start + opened.end;
+            records.start += end;
+            peer.is_heard();
+        }
+    }
+
+    /// One turn in the receiving role.
+    fn turn(&self, inbound: &mut Inbound, deliver: &mut dyn FnMut(NodeId, &[u8])) -> io::Result<Turn> {
+        let mut turn = Turn::Nothing;
+        while let Some((from, message)) = inbound.kept.pop_front() {
+            turn = Turn::Something;
+            deliver(from, &message);
+        }
+        if !(inbound.arrivals.records.is_empty() && inbound.arrivals.frames.is_empty()) {
+            self.hand_out(inbound, deliver)?;
+        }
+        // Most often the answer comes from where the question went; to find it there costs one call less.
+        if !std::mem::take(&mut inbound.look_everywhere) {
+            let expected = NodeId(self.expected.load(Ordering::Relaxed) as u16);
+            if self.receive(inbound, expected, deliver)? == Turn::Something {
+                inbound.look_everywhere = true;
+                return Ok(Turn::Something);
+            }
+        }
+        let mut events = std::mem::take(&mut inbound.events);
+        self.watch.ready(&mut events)?;
+        for &(source, flags) in &events {
+            if self.handle(inbound, source, flags, deliver)? == Turn::Something {
+                turn = Turn::Something;
+            }
+        }
+        inbound.events = events;
+        Ok(turn)
+    }
+
+    fn handle(
+        &self,
+        inbound: &mut Inbound,
+        source: Source,
+        flags: EventFlags,
+        deliver: &mut dyn FnMut(NodeId, &[u8]),
+    ) -> io::Result<Turn> {
+        let established = match source {
+            Source::Peer(node) => {
+                if flags.contains(EventFlags::OUT) {
+                    let mut outbound = self.peers[node.index()].outbound();
+                    outbound.is_blocked = false;
+                    self.transmit(node, &mut outbound);
+                    if !outbound.is_blocked
+                        && let Some(socket) = self.peers[node.index()].socket.get()
+                    {
+                        self.watch.change(socket, Source::Peer(node), EventFlags::IN);
+                    }
+                }
+                if flags == EventFlags::OUT {
+                    return Ok(Turn::Nothing);
+                }
+                return self.receive(inbound, node, deliver);
+            }
+            Source::Wake => return Ok(Turn::Nothing),
+            Source::Ticker => return self.tick(inbound).map(|()| Turn::Nothing),
+            Source::Listener => {
+                inbound.doors.accept(&self.watch);
+                None
+            }
+            Source::Caller(number) => inbound.doors.hear_caller(number, &self.watch),
+            Source::Dial(node) => inbound.doors.hear_dialled(node, flags, &self.watch),
+        };
+        if let Some(established) = established {
+            self.establish(inbound, established);
+        }
+        self.rejected.fetch_add(std::mem::take(&mut inbound.doors.refused), Ordering::Relaxed);
+        if inbound.doors.need_ticks() {
+            self.ticker.start()?;
+        }
+        Ok(Turn::Nothing)
+    }
+
+    /// Looks after the peers that owe an answer and the connections that are not established.
+    fn tick(&self, inbound: &mut Inbound) -> io::Result<()> {
+        self.ticker.stop();
+        inbound.doors.tick(&self.watch);
+        self.rejected.fetch_add(std::mem::take(&mut inbound.doors.refused), Ordering::Relaxed);
+        let mut goes_on = inbound.doors.need_ticks();
+        for node in NodeId::all(self.identity.nodes).filter(|node| *node != self.identity.local) {
+            goes_on |= self.look_after(inbound.links[node.index()].as_mut(), node);
+        }
+        if goes_on { self.ticker.start() } else { Ok(()) }
+    }
+
+    /// Whether the peer owes an answer, and since when.
+    fn look_after(&self, link: Option<&mut Link>, node: NodeId) -> bool {
+        let peer = &self.peers[node.index()];
+        let mut outbound = peer.outbound();
+        let is_silent = match (&outbound.state, link) {
+            (State::Open(_), Some(link)) => {
+                let count = link.incoming.count();
+                let is_heard = std::mem::replace(&mut link.count_at_tick, count) != count;
+                let was_asked = outbound.is_asked;
+                if !outbound.is_owed() {
+                    peer.silent_ticks.store(0, Ordering::Relaxed);
+                    return false;
+                }
+                outbound.ask();
+                self.transmit(node, &mut outbound);
+                was_asked && !is_heard
+            }
+            (State::Waiting, _) if outbound.messages_sent == 0 => return false,
+            _ => true,
+        };
+        if is_silent {
+            peer.silent_ticks.fetch_add(1, Ordering::Relaxed);
+        } else {
+            peer.silent_ticks.store(0, Ordering::Relaxed);
+        }
+        true
+    }
+
+    /// Sleeps until there is something to do; false when a wake after `wakes_seen`, a signal or the deadline
+    /// ended it.
+    fn sleep(&self, wakes_seen: u64, deadline: Option<Clock>) -> io::Result<bool> {
+        let timeout = deadline.map(|deadline| deadline.saturating_duration_since(Clock::now()));
+        if timeout == Some(Duration::ZERO) {
+            return Ok(false);
+        }
+        let Some(_sleeper) = self.wake.sleep(wakes_seen) else { return Ok(false) };
+        let mut descriptors =
+            [PollFd::new(&self.watch, PollFlags::IN), PollFd::new(&self.wake, PollFlags::IN)];
+        match poll(&mut descriptors, timeout.map(timespec).as_ref()) {
+            Ok(0) | Err(Errno::INTR) => Ok(false),
+            Ok(_) => Ok(descriptors[1].revents().is_empty()),
+            Err(errno) => Err(errno.into()),
+        }
+    }
+
+    /// Asks every peer that has not acknowledged all; whether all have.
+    fn ask_all(&self) -> bool {
+        let mut is_drained = true;
+        for node in NodeId::all(self.identity.nodes) {
+            let mut outbound = self.peers[node.index()].outbound();
+            if outbound.is_owed() {
+                is_drained = false;
+                outbound.ask();
+                self.transmit(node, &mut outbound);
+            }
+        }
+        is_drained
+    }
+
+    fn drain_until(&self, deadline: Clock) -> io::Result<bool> {
+        while !self.ask_all() {
+            let now = Clock::now();
+            if now >= deadline {
+                return Ok(false);
+            }
+            // Another thread that receives hears the answers as well as we would.
+            let look = deadline.min(now + DRAIN_LOOK);
+            let Some(mut role) = self.role.wait(Some(look), || false) else { continue };
+            let inbound = role.inner();
+            let mut kept = std::mem::take(&mut inbound.kept);
+            let turn = self.turn(inbound, &mut |from, bytes| kept.push_back((from, bytes.to_vec())));
+            inbound.kept = kept;
+            drop(role);
+            if turn? == Turn::Nothing {
+                self.sleep(self.wake.count(), Some(look))?;
+            }
+        }
+        Ok(true)
+    }
+}
+
+impl Fabric for TcpFabric {
+    fn capabilities(&self) -> Capabilities {
+        Capabilities {
+            one_sided: false,
+            remote_atomics: false,
+            ordered: true,
+            reliable: true,
+            max_inline_bytes: INLINE_BYTES_MAX,
+        }
+    }
+
+    fn local(&self) -> NodeId {
+        self.identity.local
+    }
+
+    fn nodes(&self) -> u16 {
+        self.identity.nodes
+    }
+
+    fn send(&self, to: NodeId, parts: &[&[u8]]) {
+        let Identity { local, nodes, .. } = self.identity;
+        assert!(
+            to != local && to.0 < nodes,
+            "expected a peer of node {local} among {nodes} nodes to send to, got node {to}"
+        );
+        let mut message = Fragments::new(parts);
+        let mut outbound = self.peers[to.index()].outbound();
+        outbound.messages_sent += 1;
+        if !matches!(outbound.state, State::Broken) {
+            while outbound.outgoing.put(&mut message) {
+                // The socket gets the beginning of a long message while the end is still to be copied.
+                if outbound.outgoing.len() >= RECORDS_AT_ONCE {
+                    self.transmit(to, &mut outbound);
+                }
+            }
+            self.transmit(to, &mut outbound);
+        }
+        drop(outbound);
+        self.expected.store(to.index(), Ordering::Relaxed);
+        // It cannot fail for a timerfd and a time that are in order; if it did, silence would go unnoticed, nothing else.
+        let _ = self.ticker.start();
+    }
+
+    fn poll(&self, timeout: Option<Duration>, deliver: &mut dyn FnMut(NodeId, &[u8])) -> io::Result<()> {
+        let seen = self.wakes_noticed.load(Ordering::SeqCst);
+        let result = self.poll_since(seen, timeout, deliver);
+        self.wakes_noticed.fetch_max(self.wake.count(), Ordering::SeqCst);
+        result
+    }
+
+    fn wakes(&self) -> u64 {
+        self.wake.count()
+    }
+
+    fn poll_since(
+        &self,
+        wakes_seen: u64,
+        timeout: Option<Duration>,
+        deliver: &mut dyn FnMut(NodeId, &[u8]),
+    ) -> io::Result<()> {
+        // A timeout past the end of the clock is none.
+        let deadline = timeout.and_then(|timeout| Clock::now().checked_add(timeout));
+        loop {
+            let role = self.role.wait(deadline, || self.wake.count() != wakes_seen);
+            let Some(mut role) = role else { return Ok(()) };
+            if self.turn(role.inner(), deliver)? == Turn::Something {
+                return Ok(());
+            }
+            drop(role);
+            if !self.sleep(wakes_seen, deadline)? {
+                return Ok(());
+            }
+        }
+    }
+
+    fn poll_now(&self, deliver: &mut dyn FnMut(NodeId, &[u8])) -> io::Result<()> {
+        let Some(mut role) = self.role.try_take() else { return Ok(()) };
+        self.wakes_noticed.fetch_max(self.wake.count(), Ordering::SeqCst);
+        self.wake.clear();
+        self.turn(role.inner(), deliver).map(|_| ())
+    }
+
+    fn descriptor(&self) -> BorrowedFd<'_> {
+        self.watch.as_fd()
+    }
+
+    fn next_timeout(&self) -> Option<Duration> {
+        self.ticker.due_in()
+    }
+
+    fn wake(&self) {
+        self.wake.wake();
+        self.role.wake();
+    }
+
+    /// TCP's own window bounds what is on its way besides.
+    fn backlog_bytes(&self, to: NodeId) -> usize {
+        self.peers[to.index()].outbound().outgoing.bytes()
+    }
+
+    fn backlog_bytes_all(&self) -> usize {
+        self.backlog_bytes.load(Ordering::Relaxed)
+    }
+
+    fn drain(&self, deadline: Duration) -> bool {
+        Clock::now().checked_add(deadline).is_some_and(|deadline| self.drain_until(deadline).unwrap_or(false))
+    }
+
+    fn statistics(&self) -> LinkStatistics {
+        let mut statistics = LinkStatistics {
+            messages_received: self.messages_received.load(Ordering::Relaxed),
+            datagrams_rejected: self.rejected.load(Ordering::Relaxed),
+            ..LinkStatistics::default()
+        };
+        for peer in &self.peers {
+            let outbound = peer.outbound();
+            statistics.messages_sent += outbound.messages_sent;
+            statistics.datagrams_sent += outbound.outgoing.count();
+            statistics.bytes_sent += outbound.bytes_sent;
+        }
+        statistics
+    }
+
+    /// By ticks that this node has lived through, so that one which was itself stopped does not blame the others.
+    fn longest_silence(&self) -> Option<(NodeId, Duration)> {
+        let ticks = |node: NodeId| self.peers[node.index()].silent_ticks.load(Ordering::Relaxed);
+        let (ticks, node) = NodeId::all(self.identity.nodes)
+            .map(|node| (ticks(node), node))
+            .max_by_key(|(ticks, _)| *ticks)?;
+        (ticks > 0).then(|| (node, TICK * ticks))
+    }
+}
+
+fn timespec(duration: Duration) -> Timespec {
+    Timespec {
+        tv_sec: i64::try_from(duration.as_secs()).unwrap_or(i64::MAX),
+        tv_nsec: duration.subsec_nanos().into(),
+    }
+}

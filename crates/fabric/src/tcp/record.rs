@@ -1,0 +1,509 @@
+//! Records: what travels on a connection once both sides have proved who they are. Sans-IO.
+//!
+//! ```text
+//! record    length of the frames, 4 bytes | frames | tag, 16 bytes      at most 64 KiB in all
+//! frame     kind and length, 4 bytes      | bytes                       never across two records
+//! ```
+//!
+//! The integers are little-endian. Read first: RFC 8446 §5.2 (TLS 1.3), whose record protection this is in small. A record's number is
+//! not sent, both sides count: a record that was left out, repeated, moved or shortened does not open, and the connection
+//! ends. A message travels as `More` frames and one `Last`; several short ones share a record. The length is readable and authenticated; with
+//! encryption the frames are hidden.
+//!
+//! A `Ping` asks how many messages of its sender have come; the `Pong` tells. They alone acknowledge: TCP's own acknowledgements are
+//! the kernel's and come from a stopped process as well.
+
+use std::collections::VecDeque;
+use std::io::IoSlice;
+
+use thiserror::Error;
+
+use crate::link::MESSAGE_BYTES_MAX;
+use crate::seal::{DirectionKey, Forged, TAG_BYTES};
+
+/// No record is longer, in bytes.
+pub const RECORD_BYTES_MAX: usize = 64 << 10;
+/// Before the frames of a record stands their length, readable in any case.
+const HEAD_BYTES: usize = 4;
+/// What a record has besides frames; a record without frames is as long.
+pub const RECORD_OVERHEAD_BYTES: usize = HEAD_BYTES + TAG_BYTES;
+/// Before the bytes of a frame stand its kind and length.
+const FRAME_HEAD_BYTES: usize = 4;
+/// The frames of one record.
+const FRAMES_BYTES_MAX: usize = RECORD_BYTES_MAX - RECORD_OVERHEAD_BYTES;
+/// The longest message that travels as one frame, in bytes.
+pub const INLINE_BYTES_MAX: usize = FRAMES_BYTES_MAX - FRAME_HEAD_BYTES;
+/// Buffers of records that were sent, kept for the next: 256 KiB a peer at most.
+const SPARE_RECORDS_MAX: usize = 4;
+/// The buffer in which a long message was put together is kept for the next up to this length, in bytes.
+const ASSEMBLY_BYTES_KEPT: usize = 256 << 10;
+
+const LAST: u8 = 1;
+const MORE: u8 = 2;
+const PING: u8 = 3;
+const PONG: u8 = 4;
+
+/// The peer, or somebody on the way, has sent what no sound peer sends: the connection cannot go on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+pub enum Unsound {
+    /// A record longer than any.
+    #[error("expected a record with at most {FRAMES_BYTES_MAX} bytes of frames, got one of {got}")]
+    RecordLength {
+        /// What its head says.
+        got: usize,
+    },
+    /// Not sealed by the peer, or not the record that is next.
+    #[error(transparent)]
+    Forged(#[from] Forged),
+    /// A frame of no kind, or one that is longer than the rest of its record.
+    #[error("expected a frame of at most {rest} bytes, got kind {kind} and {got} bytes")]
+    Frame {
+        /// What is left of the record.
+        rest: usize,
+        /// What the frame says to be.
+        kind: u8,
+        /// How long it says to be.
+        got: usize,
+    },
+    /// A message that does not end.
+    #[error("expected a message of at most {MESSAGE_BYTES_MAX} bytes, got a longer one")]
+    MessageLength,
+}
+
+fn frame_head(kind: u8, length: usize) -> [u8; FRAME_HEAD_BYTES] {
+    (u32::from(kind) << 24 | length as u32).to_le_bytes()
+}
+
+/// A message on its way into records.
+pub struct Fragments<'a> {
+    parts: &'a [&'a [u8]],
+    /// How much of the first part is gone.
+    offset: usize,
+    left: usize,
+}
+
+impl<'a> Fragments<'a> {
+    /// Of the concatenation of `parts`.
+    ///
+    /// # Panics
+    ///
+    /// When it is longer than a message may be.
+    pub fn new(parts: &'a [&'a [u8]]) -> Fragments<'a> {
+        let left = parts.iter().map(|part| part.len()).sum();
+        assert!(
+            left <= MESSAGE_BYTES_MAX,
+            "expected a message of at most {MESSAGE_BYTES_MAX} bytes, got {left}"
+        );
+        Fragments { parts, offset: 0, left }
+    }
+
+    fn move_into(&mut self, record: &mut Vec<u8>, mut bytes: usize) {
+        self.left -= bytes;
+        while bytes > 0 {
+            let rest = &self.parts[0][self.offset..];
+            let taken = rest.len().min(bytes);
+            record.extend_from_slice(&rest[..taken]);
+            bytes -= taken;
+            self.offset += taken;
+            if self.offset == self.parts[0].len() {
+                (self.parts, self.offset) = (&self.parts[1..], 0);
+            }
+        }
+    }
+}
+
+/// The first record of a connection, number 0: without frames, it proves that its sender has `key`.
+pub fn proof(key: &DirectionKey) -> [u8; RECORD_OVERHEAD_BYTES] {
+    let mut record = [0; RECORD_OVERHEAD_BYTES];
+    let (head, tag) = record.split_at_mut(HEAD_BYTES);
+    tag.copy_from_slice(&key.seal(0, head, HEAD_BYTES));
+    record
+}
+
+/// The sending half, after the proof: records that wait for the key, for company, or for the socket.
+#[derive(Debug, Default)]
+pub struct Outgoing {
+    /// The first `sealed` are ready for the socket; frames can still be put into the last of the others.
+    records: VecDeque<Vec<u8>>,
+    sealed: usize,
+    /// How much of the first record the socket has.
+    written: usize,
+    bytes: usize,
+    /// Records sealed after the proof.
+    count: u64,
+    spare: Vec<Vec<u8>>,
+}
+
+impl Outgoing {
+    /// A record to put `wanted` bytes and a frame's head into, or as much of them as a record takes.
+    fn open_record(&mut self, wanted: usize) -> &mut Vec<u8> {
+        let wanted = (FRAME_HEAD_BYTES + wanted).min(FRAMES_BYTES_MAX);
+        let is_open = self.records.len() > self.sealed;
+        let has_room = |record: &Vec<u8>| HEAD_BYTES + FRAMES_BYTES_MAX - record.len() >= wanted;
+        if !(is_open && self.records.back().is_some_and(has_room)) {
+            let mut record = self.spare.pop().unwrap_or_default();
+            record.extend_from_slice(&[0; HEAD_BYTES]);
+            self.bytes += HEAD_BYTES;
+            self.records.push_back(record);
+        }
+        self.records.back_mut().expect("there is one now")
+    }
+
+    /// Puts as much of a message into a record as that takes; whether some is left.
+    pub fn put(&mut self, message: &mut Fragments<'_>) -> bool {
+        let length = message.left.min(INLINE_BYTES_MAX);
+        let record = self.open_record(length);
+        record.extend_from_slice(&frame_head(if length == message.left { LAST } else { MORE }, length));
+        message.move_into(record, length);
+        self.bytes += FRAME_HEAD_BYTES + length;
+        message.left > 0
+    }
+
+    /// Asks how many messages have come.
+    pub fn ping(&mut self) {
+        self.control(PING, &[]);
+    }
+
+    /// Tells that so many messages have come.
+    pub fn pong(&mut self, messages: u64) {
+        self.control(PONG, &messages.to_le_bytes());
+    }
+
+    fn control(&mut self, kind: u8, bytes: &[u8]) {
+        let record = self.open_record(bytes.len());
+        record.extend_from_slice(&frame_head(kind, bytes.len()));
+        record.extend_from_slice(bytes);
+        self.bytes += FRAME_HEAD_BYTES + bytes.len();
+    }
+
+    /// Seals waiting records until `ready` are; no frames can be put into those any more.
+    pub fn seal(&mut self, key: &DirectionKey, ready: usize) {
+        while self.sealed < ready.min(self.records.len()) {
+            let record = &mut self.records[self.sealed];
+            let frames_bytes = (record.len() - HEAD_BYTES) as u32;
+            record[..HEAD_BYTES].copy_from_slice(&frames_bytes.to_le_bytes());
+            self.count += 1;
+            let tag = key.seal(self.count, record, HEAD_BYTES);
+            record.extend_from_slice(&tag);
+            self.bytes += TAG_BYTES;
+            self.sealed += 1;
+        }
+    }
+
+    /// What the socket shall take next: at most `slices.len()` sealed records; how many there are.
+    pub fn sealed<'a>(&'a self, slices: &mut [IoSlice<'a>]) -> usize {
+        let mut skip = self.written;
+        let ready = self.records.iter().take(self.sealed);
+        slices
+            .iter_mut()
+            .zip(ready)
+            .map(|(slice, record)| *slice = IoSlice::new(&record[std::mem::take(&mut skip)..]))
+            .count()
+    }
+
+    /// The socket has taken so many bytes of it.
+    pub fn advance(&mut self, mut bytes: usize) {
+        self.bytes -= bytes;
+        while let Some(first) = self.records.front() {
+            let rest = first.len() - self.written;
+            if self.sealed == 0 || bytes < rest {
+                self.written += bytes;
+                return;
+            }
+            bytes -= rest;
+            self.written = 0;
+            self.sealed -= 1;
+            let Some(mut record) = self.records.pop_front() else { return };
+            if self.spare.len() < SPARE_RECORDS_MAX {
+                record.clear();
+                self.spare.push(record);
+            }
+        }
+    }
+
+    /// How many records wait.
+    pub fn len(&self) -> usize {
+        self.records.len()
+    }
+
+    /// Bytes that the socket has not taken.
+    pub fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// How many records were sealed after the proof.
+    pub fn count(&self) -> u64 {
+        self.count
+    }
+
+    /// Nobody will take them.
+    pub fn discard(&mut self) {
+        *self = Outgoing { count: self.count, ..Outgoing::default() };
+    }
+}
+
+/// What a frame is to its receiver.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Frame<'a> {
+    /// The end of a message, or all of it.
+    Message(&'a [u8]),
+    /// A part of a message that goes on.
+    Part,
+    /// The peer asks how many messages have come.
+    Ping,
+    /// So many have come to the peer.
+    Pong(u64),
+}
+
+/// The receiving half.
+pub struct Incoming {
+    key: DirectionKey,
+    /// Records opened; the next one's number.
+    count: u64,
+    /// A record of which the end has not come.
+    partial: Vec<u8>,
+    /// A message of which the end has not come.
+    assembly: Vec<u8>,
+    /// The message above has been handed out.
+    is_spent: bool,
+    /// Messages that were whole.
+    messages: u64,
+}
+
+impl Incoming {
+    /// Of records sealed with `key`.
+    pub fn new(key: DirectionKey) -> Incoming {
+        Incoming { key, count: 0, partial: Vec::new(), assembly: Vec::new(), is_spent: false, messages: 0 }
+    }
+
+    /// Records opened so far.
+    pub fn count(&self) -> u64 {
+        self.count
+    }
+
+    /// Messages that were whole so far.
+    pub fn messages(&self) -> u64 {
+        self.messages
+    }
+
+    /// Bytes of a record of which the end has not come, kept until more have.
+    pub fn kept(&self) -> &[u8] {
+        &self.partial
+    }
+
+    /// Keeps the beginning of a record instead of what was kept.
+    pub fn keep(&mut self, bytes: &[u8]) {
+        self.partial.clear();
+        self.partial.extend_from_slice(bytes);
+    }
+
+    /// Opens the first record of `bytes`: where its frames stand in them, and where it ends. `None` when its end has not come.
+    ///
+    /// # Errors
+    ///
+    /// When it is none of the peer's, or not the next.
+    pub fn open(&mut self, bytes: &mut [u8]) -> Result<Option<(core::ops::Range<usize>, usize)>, Unsound> {
+        let Some(head) = bytes.first_chunk::<HEAD_BYTES>() else { return Ok(None) };
+        let frames_bytes = u32::from_le_bytes(*head) as usize;
+        if frames_bytes > FRAMES_BYTES_MAX {
+            return Err(Unsound::RecordLength { got: frames_bytes });
+        }
+        let frames_end = HEAD_BYTES + frames_bytes;
+        let Some(record) = bytes.get_mut(..frames_end + TAG_BYTES) else { return Ok(None) };
+        let (sealed, tag) = record.split_at_mut(frames_end);
+        let tag: &[u8; TAG_BYTES] = tag.first_chunk().expect("the record was cut so");
+        self.key.open(self.count, sealed, HEAD_BYTES, tag)?;
+        self.count += 1;
+        Ok(Some((HEAD_BYTES..frames_end, frames_end + TAG_BYTES)))
+    }
+
+    /// Takes the first frame off `frames`, which are not empty; how many bytes it had.
+    ///
+    /// # Errors
+    ///
+    /// When it makes no sense.
+    pub fn take<'a>(&'a mut self, frames: &'a [u8]) -> Result<(Frame<'a>, usize), Unsound> {
+        if std::mem::take(&mut self.is_spent) {
+            self.assembly.clear();
+            self.assembly.shrink_to(ASSEMBLY_BYTES_KEPT);
+        }
+        let rest = frames.len().saturating_sub(FRAME_HEAD_BYTES);
+        let head = frames.first_chunk::<FRAME_HEAD_BYTES>().map_or(0, |head| u32::from_le_bytes(*head));
+        let (kind, got) = ((head >> 24) as u8, (head & 0xff_ffff) as usize);
+        let unsound = Unsound::Frame { rest, kind, got };
+        let bytes = frames.get(FRAME_HEAD_BYTES..FRAME_HEAD_BYTES + got).ok_or(unsound)?;
+        if self.assembly.len() + got > MESSAGE_BYTES_MAX {
+            return Err(Unsound::MessageLength);
+        }
+        let frame = match kind {
+            LAST => {
+                self.messages += 1;
+                if self.assembly.is_empty() {
+                    Frame::Message(bytes)
+                } else {
+                    self.assembly.extend_from_slice(bytes);
+                    self.is_spent = true;
+                    Frame::Message(&self.assembly)
+                }
+            }
+            MORE => {
+                self.assembly.extend_from_slice(bytes);
+                Frame::Part
+            }
+            PING if got == 0 => Frame::Ping,
+            PONG => Frame::Pong(u64::from_le_bytes(bytes.try_into().map_err(|_| unsound)?)),
+            _ => return Err(unsound),
+        };
+        Ok((frame, FRAME_HEAD_BYTES + got))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use hiroba_wire::control::JobKey;
+
+    fn key(encrypt: bool) -> DirectionKey {
+        DirectionKey::derive(&JobKey([9; 32]), &[], encrypt)
+    }
+
+    /// All that is ready, taken in steps of at most `step` bytes.
+    fn taken(outgoing: &mut Outgoing, key: &DirectionKey, step: usize) -> Vec<u8> {
+        let mut wire = if outgoing.count() == 0 { proof(key).to_vec() } else { Vec::new() };
+        while outgoing.len() > 0 {
+            outgoing.seal(key, 2);
+            let mut slices = [IoSlice::new(&[]); 2];
+            let count = outgoing.sealed(&mut slices);
+            let ready: Vec<u8> = slices[..count].iter().flat_map(|slice| slice.iter().copied()).collect();
+            let step = step.min(ready.len());
+            wire.extend_from_slice(&ready[..step]);
+            outgoing.advance(step);
+        }
+        assert_eq!(outgoing.bytes(), 0);
+        wire
+    }
+
+    fn put(outgoing: &mut Outgoing, parts: &[&[u8]]) {
+        let mut fragments = Fragments::new(parts);
+        while outgoing.put(&mut fragments) {}
+    }
+
+    /// The messages of `wire`, given in pieces.
+    fn messages(wire: &[u8], key: DirectionKey, piece: usize) -> Result<Vec<Vec<u8>>, Unsound> {
+        let (mut incoming, mut came, mut messages) = (Incoming::new(key), Vec::new(), Vec::new());
+        for piece in wire.chunks(piece) {
+            came.extend_from_slice(piece);
+            while let Some((frames, end)) = incoming.open(&mut came)? {
+                let mut frames = &came[frames];
+                while !frames.is_empty() {
+                    let (frame, length) = incoming.take(frames)?;
+                    if let Frame::Message(bytes) = frame {
+                        messages.push(bytes.to_vec());
+                    }
+                    frames = &frames[length..];
+                }
+                came.drain(..end);
+            }
+        }
+        assert_eq!(incoming.messages(), messages.len() as u64);
+        Ok(messages)
+    }
+
+    #[test]
+    fn messages_of_all_lengths_come_back_whole() {
+        let lengths = [0, 1, 64, INLINE_BYTES_MAX - 1, INLINE_BYTES_MAX, INLINE_BYTES_MAX + 1, 300_000, 5, 0];
+        for encrypt in [false, true] {
+            for (step, piece) in [(usize::MAX, usize::MAX), (1000, 777), (65_536, 65_537)] {
+                let mut outgoing = Outgoing::default();
+                let expected: Vec<Vec<u8>> =
+                    lengths.iter().map(|length| vec![*length as u8; *length]).collect();
+                for message in &expected {
+                    let (head, tail) = message.split_at(message.len() / 3);
+                    put(&mut outgoing, &[head, &[], tail]);
+                }
+                let wire = taken(&mut outgoing, &key(encrypt), step);
+                assert_eq!(messages(&wire, key(encrypt), piece), Ok(expected), "{encrypt} {step} {piece}");
+            }
+        }
+    }
+
+    #[test]
+    fn short_messages_share_a_record() {
+        let mut outgoing = Outgoing::default();
+        (0..1000).for_each(|_| put(&mut outgoing, &[&[1; 40]]));
+        assert_eq!(outgoing.len(), 1);
+        outgoing.seal(&key(false), 1);
+        put(&mut outgoing, &[&[1; 40]]);
+        assert_eq!(outgoing.len(), 2, "a sealed record takes no more");
+    }
+
+    #[test]
+    fn pings_and_pongs_are_no_messages() {
+        let mut outgoing = Outgoing::default();
+        outgoing.ping();
+        outgoing.pong(77);
+        let mut wire = taken(&mut outgoing, &key(true), usize::MAX);
+        let mut incoming = Incoming::new(key(true));
+        assert_eq!(incoming.open(&mut wire), Ok(Some((4..4, RECORD_OVERHEAD_BYTES))));
+        wire.drain(..RECORD_OVERHEAD_BYTES);
+        let (frames, end) = incoming.open(&mut wire).unwrap().unwrap();
+        assert_eq!(end, wire.len());
+        assert_eq!(incoming.take(&wire[frames.clone()]), Ok((Frame::Ping, 4)));
+        assert_eq!(incoming.take(&wire[frames.start + 4..frames.end]), Ok((Frame::Pong(77), 12)));
+        assert_eq!(incoming.messages(), 0);
+    }
+
+    #[test]
+    fn records_repeated_left_out_or_changed_do_not_open() {
+        let mut outgoing = Outgoing::default();
+        let mut record = |byte| {
+            put(&mut outgoing, &[&[byte; 10]]);
+            taken(&mut outgoing, &key(false), usize::MAX)
+        };
+        let [one, two] = [record(1), record(2)];
+        let forged = Err(Unsound::Forged(Forged));
+        let read = |records: &[&Vec<u8>]| {
+            let wire: Vec<u8> = records.iter().flat_map(|record| record.iter().copied()).collect();
+            messages(&wire, key(false), usize::MAX)
+        };
+        assert_eq!(read(&[&one, &two]).unwrap().len(), 2);
+        assert_eq!(read(&[&one, &one]), forged);
+        assert_eq!(read(&[&two]), forged);
+        for bit in 0..one.len() * 8 {
+            let mut changed = one.clone();
+            changed[bit / 8] ^= 1 << (bit % 8);
+            // A length that has grown waits for bytes that do not come, or is refused.
+            match read(&[&changed]) {
+                Ok(messages) => {
+                    let in_a_head = bit / 8 % RECORD_OVERHEAD_BYTES < HEAD_BYTES;
+                    assert!(in_a_head && messages.is_empty(), "bit {bit}");
+                }
+                Err(error) => {
+                    assert!(matches!(error, Unsound::Forged(_) | Unsound::RecordLength { .. }), "bit {bit}")
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_length_beyond_a_records_is_refused_before_its_bytes_come() {
+        let mut bytes = (FRAMES_BYTES_MAX as u32 + 1).to_le_bytes();
+        let refused = Incoming::new(key(false)).open(&mut bytes);
+        assert_eq!(refused, Err(Unsound::RecordLength { got: FRAMES_BYTES_MAX + 1 }));
+    }
+
+    #[test]
+    fn frames_that_make_no_sense_are_refused() {
+        let refused = |frames: &[u8]| {
+            let error = Incoming::new(key(false)).take(frames).unwrap_err();
+            assert!(matches!(error, Unsound::Frame { .. }), "{error}");
+        };
+        refused(&[1]);
+        refused(&[0, 0, 0]);
+        refused(&[0; 4]);
+        refused(&frame_head(9, 0));
+        refused(&frame_head(LAST, 1));
+        refused(&[&frame_head(PING, 1)[..], &[0]].concat());
+        refused(&[&frame_head(PONG, 7)[..], &[0; 7]].concat());
+    }
+}
