@@ -32,7 +32,7 @@ use crate::{Effect, ReadOutcome};
 
 /// Adjacent pages are read in one go up to this many bytes: enough to make the cost of a call small, and a
 /// copy that keeps others waiting for some tens of microseconds.
-const READ_RUN_BYTES_MAX: u64 = 256 << 10;
+pub(super) const READ_RUN_BYTES_MAX: u64 = 256 << 10;
 
 /// The nodes whose frames this node can read, by number; none where the fabric cannot.
 #[derive(Debug, Default)]

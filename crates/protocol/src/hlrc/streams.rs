@@ -13,6 +13,7 @@ use core::ops::ControlFlow;
 
 use hiroba_base::{Access, PageId, PageRange};
 
+use super::one_sided::READ_RUN_BYTES_MAX;
 use super::{Fetch, Hlrc};
 use crate::home::Located;
 
@@ -217,7 +218,9 @@ impl Hlrc {
         let stream = &self.streams.streams[index];
         let step = stream.step;
         let page_bytes = page.granules * u64::from(self.limits.granule_bytes);
-        let bound = WINDOW_PAGES_MAX.min(WINDOW_BYTES_MAX / page_bytes).max(1);
+        // Where nothing travels there is no time to bridge, and the faulting thread itself copies the window.
+        let bytes_max = if self.reach.includes(page.home) { READ_RUN_BYTES_MAX } else { WINDOW_BYTES_MAX };
+        let bound = WINDOW_PAGES_MAX.min(bytes_max / page_bytes).max(1);
         let twice = stream.window.map_or(FIRST_WINDOW_PAGES, |window| window.pages * 2);
         let pages = twice.min(bound);
         let onward = PageId(page.page.0.wrapping_add_signed(step));
