@@ -4,6 +4,7 @@ use hiroba_check::axioms::judge;
 use hiroba_check::cluster::{Cluster, NetworkChoice, Options};
 use hiroba_check::random_program::{Shape, generate};
 use hiroba_protocol::WriteTracking;
+use hiroba_protocol::barrier::BELOW_MAX;
 use hiroba_protocol::hlrc::{Hlrc, RESTING_AFTER_RELEASES};
 
 const ONE_THREAD: Shape = Shape { team: 1, foreign: 0, publications: false };
@@ -22,7 +23,11 @@ fn examine(shape: Shape, network: NetworkChoice, tracking: WriteTracking, seed: 
     let options = Options { network, ..Options::seeded(seed, tracking) };
     // Pages go to rest within a run of a few releases only if they may do so soon.
     let rest_after = [2, 5, RESTING_AFTER_RELEASES][(seed % 3) as usize];
-    let engine = |me, limits, tracking| Hlrc::new(me, limits, tracking).resting_after(rest_after);
+    // So few nodes are a deep tree only if few may be below each.
+    let below_max = [1, 2, BELOW_MAX][(seed / 3 % 3) as usize];
+    let engine = |me, limits, tracking| {
+        Hlrc::new(me, limits, tracking).resting_after(rest_after).meeting_below(below_max)
+    };
     let ended = Cluster::new(&generate(seed, shape), engine, options).run();
     let ended = ended.map_err(|failure| failure.to_string())?;
     let verdict = judge(&ended.execution).map_err(|error| error.to_string())?;
