@@ -672,6 +672,9 @@ impl<E: Engine> Cluster<E> {
 
     fn send(&mut self, from: NodeId, to: NodeId, bytes: Vec<u8>) {
         let limits = self.limits;
+        for (to, bytes) in self.mutation.sends_before(from, &bytes, &limits) {
+            self.network.send(Parcel { from, to, bytes }, false);
+        }
         for (bytes, astray) in self.mutation.on_send(from, to, bytes, &limits) {
             self.network.send(Parcel { from, to, bytes }, astray);
         }

@@ -2,6 +2,7 @@
 //! host or of its messages, without touching the engine, and the suite must notice.
 
 use hiroba_base::{Access, NodeId, PageId, PageRange, PageSet, VectorTimestamp, VersionVector};
+use hiroba_protocol::barrier::Tree;
 use hiroba_protocol::{Effect, NewContent, PageToSend, WriteTracking};
 use hiroba_wire::{AtomicOperation, Knowledge, Limits, Message, PageDiff};
 use rustc_hash::{FxHashMap, FxHashSet};
@@ -77,6 +78,11 @@ pub trait Mutation {
     /// A block is freed behind a publication that the engine keeps back: does it wait as well?
     fn keeps_back(&mut self) -> bool {
         true
+    }
+
+    /// A message leaves: what goes out before it, and to whom.
+    fn sends_before(&mut self, _from: NodeId, _bytes: &[u8], _limits: &Limits) -> Vec<(NodeId, Vec<u8>)> {
+        Vec::new()
     }
 
     /// A message leaves: what really goes out, and whether it goes astray (out of its link's order).
@@ -195,11 +201,19 @@ pub enum Mutant {
     PublishEarly,
     /// A home publishes one interval more than it has applied.
     PublishTooMuch,
+    /// Of pages that come together the first and the last are exchanged.
+    ExchangeContents,
+    /// What a node tells for those below it lacks the last write notice.
+    DropNoticeOfSubtree,
+    /// A node claims that all below it have seen what any of them has.
+    SubtreeSeesAlike,
+    /// A node lets those below it go when they have all come to it.
+    DepartSubtreeEarly,
 }
 
 impl Mutant {
     /// All of them.
-    pub const ALL: [Mutant; 42] = [
+    pub const ALL: [Mutant; 46] = [
         Mutant::DropNoticeOfGrant,
         Mutant::DropNoticeOfBarrier,
         Mutant::DepartureAheadOfNotices,
@@ -242,6 +256,10 @@ impl Mutant {
         Mutant::TakeOnce,
         Mutant::PublishEarly,
         Mutant::PublishTooMuch,
+        Mutant::ExchangeContents,
+        Mutant::DropNoticeOfSubtree,
+        Mutant::SubtreeSeesAlike,
+        Mutant::DepartSubtreeEarly,
     ];
 
     /// Whether the bug is one of one-sided reading.
@@ -310,6 +328,10 @@ fn claim_one_more(timestamp: &mut VectorTimestamp, node: NodeId) {
     timestamp.advance(node, timestamp.get(node) + 1);
 }
 
+fn has_below(node: NodeId, limits: &Limits) -> bool {
+    Tree::of(limits.nodes).below(node).next().is_some()
+}
+
 fn without_last_page(knowledge: &Knowledge) -> Knowledge {
     let mut knowledge = knowledge.clone();
     if let Some(notice) = knowledge.notices.last_mut() {
@@ -373,6 +395,25 @@ impl Planted {
                 let others = NodeId::all(limits.nodes).filter(|node| *node != to);
                 others.for_each(|node| claim_one_more(&mut knowledge.timestamp, node));
                 Message::Depart { epoch: *epoch, collective: *collective, knowledge }
+            }
+            (
+                Mutant::DropNoticeOfSubtree | Mutant::SubtreeSeesAlike,
+                Message::Arrive { epoch, collective, caller, least, knowledge },
+            ) if has_below(from, limits) => {
+                let (epoch, collective, caller) = (*epoch, *collective, *caller);
+                let drops = self.mutant == Mutant::DropNoticeOfSubtree;
+                let knowledge = if drops { without_last_page(knowledge) } else { knowledge.clone() };
+                let least = least.clone().filter(|_| drops);
+                Message::Arrive { epoch, collective, caller, least, knowledge }
+            }
+            (Mutant::ExchangeContents, Message::PagesReply { copies, content })
+                if copies.len() > 1 && copies.iter().all(|copy| !copy.is_zero) =>
+            {
+                let page_bytes = content.len() / copies.len();
+                let (first, last) = (&content[..page_bytes], &content[content.len() - page_bytes..]);
+                let between = &content[page_bytes..content.len() - page_bytes];
+                let content = [last, between, first].concat();
+                return Some(Message::PagesReply { copies: copies.clone(), content: &content }.encode());
             }
             (Mutant::RequestAheadOfNotices, Message::LockRequest { lock, timestamp }) => {
                 let mut timestamp = timestamp.clone();
@@ -566,6 +607,19 @@ impl Mutation for Planted {
         content
     }
 
+    fn sends_before(&mut self, from: NodeId, bytes: &[u8], limits: &Limits) -> Vec<(NodeId, Vec<u8>)> {
+        match Message::decode(bytes, limits) {
+            Ok(Message::Arrive { epoch, collective, knowledge, .. })
+                if self.mutant == Mutant::DepartSubtreeEarly =>
+            {
+                let knowledge = Knowledge { epoch: epoch + 1, ..knowledge };
+                let depart = Message::Depart { epoch, collective, knowledge }.encode();
+                Tree::of(limits.nodes).below(from).map(|below| (below, depart.clone())).collect()
+            }
+            _ => Vec::new(),
+        }
+    }
+
     fn on_send(&mut self, from: NodeId, to: NodeId, bytes: Vec<u8>, limits: &Limits) -> Vec<(Vec<u8>, bool)> {
         let Ok(message) = Message::decode(&bytes, limits) else { return vec![(bytes, false)] };
         let altered = self.alter(from, to, &message, limits);
@@ -573,6 +627,8 @@ impl Mutation for Planted {
             (Mutant::DiffsAstray, Message::Diffs { .. }) => vec![(bytes, true)],
             (Mutant::DiffsTwice, Message::Diffs { .. }) => vec![(bytes.clone(), false), (bytes, true)],
             (Mutant::LoseSignal, Message::CondSignal { .. }) => Vec::new(),
+            // They have gone.
+            (Mutant::DepartSubtreeEarly, Message::Depart { .. }) if from != NodeId::ZERO => Vec::new(),
             _ => vec![(altered.unwrap_or(bytes), false)],
         }
     }

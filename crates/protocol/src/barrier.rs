@@ -21,17 +21,37 @@ use crate::ProtocolError;
 /// The most nodes right below another one in the tree.
 pub const BELOW_MAX: u16 = 4;
 
-/// The node right above; `None` for the root.
-pub fn above(node: NodeId) -> Option<NodeId> {
-    node.0.checked_sub(1).map(|before| NodeId(before / BELOW_MAX))
+/// How the nodes of a job are a tree: each has up to so many right below, filled in the order of their numbers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Tree {
+    nodes: u16,
+    below_max: u16,
 }
 
-/// The nodes right below.
-pub fn below(node: NodeId, nodes: u16) -> impl Iterator<Item = NodeId> {
-    let first = u32::from(node.0) * u32::from(BELOW_MAX) + 1;
-    (first..first + u32::from(BELOW_MAX))
-        .filter(move |child| *child < u32::from(nodes))
-        .map(|child| NodeId(child as u16))
+impl Tree {
+    /// The tree of `nodes` nodes with up to [`BELOW_MAX`] below each.
+    pub fn of(nodes: u16) -> Tree {
+        Tree { nodes, below_max: BELOW_MAX }
+    }
+
+    /// Another one, for tests of deep trees with few nodes: with 1 to `u16::MAX` below each.
+    pub fn narrowed(self, below_max: u16) -> Tree {
+        assert!(below_max > 0, "expected at least one node below another");
+        Tree { below_max, ..self }
+    }
+
+    /// The node right above; `None` for the root.
+    pub fn above(self, node: NodeId) -> Option<NodeId> {
+        node.0.checked_sub(1).map(|before| NodeId(before / self.below_max))
+    }
+
+    /// The nodes right below.
+    pub fn below(self, node: NodeId) -> impl Iterator<Item = NodeId> {
+        let below_max = u32::from(self.below_max);
+        let first = u32::from(node.0) * below_max + 1;
+        let numbers = first..(first + below_max).min(u32::from(self.nodes));
+        numbers.map(|number| NodeId(number as u16))
+    }
 }
 
 /// What arrives: one node, or one with all below it.
@@ -57,7 +77,7 @@ impl Arrival {
 #[derive(Debug)]
 pub struct Meeting {
     me: NodeId,
-    nodes: u16,
+    tree: Tree,
     epoch: u64,
     /// This node and those right below, in the order in which they have come.
     arrivals: Vec<(NodeId, Arrival)>,
@@ -131,12 +151,17 @@ impl Notices {
 
 impl Meeting {
     /// Nobody has come yet.
-    pub fn new(me: NodeId, nodes: u16) -> Meeting {
-        Meeting { me, nodes, epoch: 0, arrivals: Vec::new() }
+    pub fn new(me: NodeId, tree: Tree) -> Meeting {
+        Meeting { me, tree, epoch: 0, arrivals: Vec::new() }
+    }
+
+    /// How the nodes are a tree.
+    pub fn tree(&self) -> Tree {
+        self.tree
     }
 
     fn is_complete(&self) -> bool {
-        self.arrivals.len() == 1 + below(self.me, self.nodes).count()
+        self.arrivals.len() == 1 + self.tree.below(self.me).count()
     }
 
     /// Somebody has arrived here; `Ok(Some)`, with what all have to tell, when it was the last one.
@@ -146,7 +171,7 @@ impl Meeting {
         epoch: u64,
         arrival: Arrival,
     ) -> Result<Result<Option<Arrival>, Mismatch>, ProtocolError> {
-        let belongs_here = from == self.me || above(from) == Some(self.me);
+        let belongs_here = from == self.me || self.tree.above(from) == Some(self.me);
         let has_come = self.arrivals.iter().any(|(node, _)| *node == from);
         if epoch != self.epoch || has_come || !belongs_here {
             return Err(ProtocolError::Unexpected {
@@ -183,7 +208,7 @@ impl Meeting {
             timestamp.merge(&arrival.knowledge.timestamp);
             least.meet(arrival.least());
             // The root, with nobody above, tells each what it lacks.
-            if above(self.me).is_some() {
+            if self.tree.above(self.me).is_some() {
                 notices.add(&arrival.knowledge.notices, None);
             }
         }
@@ -242,7 +267,8 @@ mod tests {
     }
 
     /// All nodes' parts, with messages carried at once.
-    struct Tree {
+    struct Job {
+        tree: Tree,
         parts: Vec<Meeting>,
         /// What each node was told last.
         told: BTreeMap<NodeId, Knowledge>,
@@ -251,17 +277,18 @@ mod tests {
         collective: Option<Collective>,
     }
 
-    impl Tree {
-        fn new(nodes: u16) -> Tree {
-            let parts = NodeId::all(nodes).map(|node| Meeting::new(node, nodes)).collect();
+    impl Job {
+        fn new(nodes: u16) -> Job {
+            let tree = Tree::of(nodes);
+            let parts = NodeId::all(nodes).map(|node| Meeting::new(node, tree)).collect();
             let received = vec![0; usize::from(nodes)];
-            Tree { parts, told: BTreeMap::new(), received, collective: None }
+            Job { tree, parts, told: BTreeMap::new(), received, collective: None }
         }
 
         fn arrive(&mut self, at: NodeId, from: NodeId, epoch: u64, arrival: Arrival) -> Result<(), Mismatch> {
             self.received[at.index()] += usize::from(at != from);
             let all = self.parts[at.index()].arrive(from, epoch, arrival).unwrap()?;
-            match (all, above(at)) {
+            match (all, self.tree.above(at)) {
                 (Some(all), Some(above)) => self.arrive(above, at, epoch, all),
                 (Some(all), None) => {
                     self.collective = Some(all.collective);
@@ -274,7 +301,7 @@ mod tests {
         }
 
         fn depart(&mut self, at: NodeId, news: &Knowledge) {
-            self.received[at.index()] += usize::from(above(at).is_some());
+            self.received[at.index()] += usize::from(self.tree.above(at).is_some());
             for (node, knowledge) in self.parts[at.index()].depart(news).unwrap() {
                 if node == at {
                     self.told.insert(node, knowledge);
@@ -289,11 +316,11 @@ mod tests {
     fn everybody_is_below_one_node_and_few_are_below_each() {
         for nodes in [1, 2, 5, 6, 64, 128, 4096] {
             for node in NodeId::all(nodes) {
-                let children: Vec<NodeId> = below(node, nodes).collect();
+                let children: Vec<NodeId> = Tree::of(nodes).below(node).collect();
                 assert!(children.len() <= usize::from(BELOW_MAX));
-                assert!(children.iter().all(|child| above(*child) == Some(node)));
+                assert!(children.iter().all(|child| Tree::of(nodes).above(*child) == Some(node)));
             }
-            let all: usize = NodeId::all(nodes).map(|node| below(node, nodes).count()).sum();
+            let all: usize = NodeId::all(nodes).map(|node| Tree::of(nodes).below(node).count()).sum();
             assert_eq!(all, usize::from(nodes) - 1);
         }
     }
@@ -301,7 +328,7 @@ mod tests {
     #[test]
     fn everybody_learns_what_the_others_wrote_once_and_nothing_else() {
         for nodes in [1u16, 2, 3, 5, 6, 9, 30, 128] {
-            let mut tree = Tree::new(nodes);
+            let mut job = Job::new(nodes);
             for epoch in 0..2 {
                 let seq = epoch + 1;
                 for node in NodeId::all(nodes).rev() {
@@ -313,9 +340,9 @@ mod tests {
                         let others = knowledge(nodes, 2, seq, &[7777, 4]).notices;
                         arrival.knowledge.notices.extend(others);
                     }
-                    tree.arrive(node, node, epoch, arrival).unwrap();
+                    job.arrive(node, node, epoch, arrival).unwrap();
                 }
-                for (node, knowledge) in &tree.told {
+                for (node, knowledge) in &job.told {
                     let writers: Vec<NodeId> = knowledge.notices.iter().map(|notice| notice.node).collect();
                     let knows = |writer: NodeId| writer == *node || node.0 == 4 && writer.0 == 2;
                     let others: Vec<NodeId> = NodeId::all(nodes).filter(|writer| !knows(*writer)).collect();
@@ -329,10 +356,10 @@ mod tests {
                     assert!(NodeId::all(nodes).all(|writer| knowledge.timestamp.get(writer) == seq));
                     assert_eq!(knowledge.epoch, epoch + 1);
                 }
-                assert_eq!(tree.told.len(), usize::from(nodes));
-                tree.told.clear();
+                assert_eq!(job.told.len(), usize::from(nodes));
+                job.told.clear();
             }
-            let most = tree.received.iter().max().copied().unwrap_or_default();
+            let most = job.received.iter().max().copied().unwrap_or_default();
             assert!(most <= 2 * (usize::from(BELOW_MAX) + 1), "{most} messages for one of {nodes} nodes");
         }
     }
@@ -341,7 +368,7 @@ mod tests {
     fn different_collectives_are_a_mismatch_but_followers_follow() {
         let allocate =
             Collective::Allocate { bytes: 8, placement: Placement::Block, page_size: PageSize::KIB_4 };
-        let mut manager = Meeting::new(NodeId(0), 3);
+        let mut manager = Meeting::new(NodeId(0), Tree::of(3));
         let of = |node, collective| arrival(3, node, 1, collective, &[]);
         assert_eq!(manager.arrive(NodeId(1), 0, of(1, Collective::Follow)), Ok(Ok(None)));
         assert_eq!(manager.arrive(NodeId(0), 0, of(0, allocate)), Ok(Ok(None)));
@@ -362,7 +389,7 @@ mod tests {
     #[test]
     fn a_mismatch_deep_in_the_tree_names_the_two_who_called() {
         let nodes = 30;
-        let mut tree = Tree::new(nodes);
+        let mut job = Job::new(nodes);
         let call = |node: NodeId| match node.0 {
             // Below node 1 and node 2.
             22 => Collective::Leave,
@@ -370,7 +397,7 @@ mod tests {
             _ => Collective::Follow,
         };
         let mut arrivals = NodeId::all(nodes)
-            .map(|node| tree.arrive(node, node, 0, arrival(nodes, node.0, 1, call(node), &[])));
+            .map(|node| job.arrive(node, node, 0, arrival(nodes, node.0, 1, call(node), &[])));
         let mismatch = arrivals.find_map(Result::err).expect("they differ");
         let mut callers = [mismatch.first.0, mismatch.second.0];
         callers.sort();

@@ -17,6 +17,7 @@
 //! |---|---|---|---|---|---|
 //! | absent | no | None | no | fetch → clean | fetch, twin → dirty |
 //! | clean copy | yes | Read | no | – | twin → dirty |
+//! | marker | yes | None | no | → clean; fetch ahead | twin → dirty; fetch ahead |
 //! | dirty copy | yes | Write | yes | – | – |
 //! | dirty, invalidated | no | None | yes | fetch, **merge** → dirty | the same |
 //! | home, exclusive | – | Write | no | – | – |
@@ -35,6 +36,7 @@
 //! | absent | no | None | no | fetch, twin → copy | the same |
 //! | copy | yes | watched | yes | – | – |
 //! | resting copy | yes | None | no | twin → copy | the same |
+//! | marker | yes | None | no | twin → copy; fetch ahead | the same |
 //! | copy, invalidated, perhaps dirty | no | None | yes | fetch, **merge** → copy | the same |
 //! | home, exclusive | – | Write (watched until it is written) | no | – | – |
 //! | home, shared | – | watched | no | – | – |
@@ -48,6 +50,9 @@
 //! collective when all threads of its team have come. Other threads may go on and synchronise meanwhile, so a grant may
 //! reach a node before the departure that its sender has seen: it waits for that; and knowledge that is later than an arrival
 //! is passed on with the next one (`beyond`).
+//!
+//! Copies come one by one as they are touched, or many in a message where the program reads on and on: [`streams`] sees that and
+//! fetches ahead, [`copies`] asks, sends and installs. The nodes meet along a tree ([`crate::barrier`]).
 //!
 //! Deviations from the paper:
 //! - An acquire does not end the interval. A dirty page that it invalidates keeps its twin, and the page that is
@@ -84,7 +89,7 @@ use self::one_sided::Reach;
 use self::streams::Streams;
 pub use self::tracking::RESTING_AFTER_RELEASES;
 use self::tracking::Watch;
-use crate::barrier::{Arrival, Meeting};
+use crate::barrier::{Arrival, Meeting, Tree};
 use crate::cond::Conds;
 use crate::home::{HomeMap, Located};
 use crate::interval::IntervalLog;
@@ -260,7 +265,7 @@ impl Hlrc {
             beyond: IntervalLog::new(nodes),
             early: Vec::new(),
             ahead: Vec::new(),
-            meeting: Meeting::new(me, nodes),
+            meeting: Meeting::new(me, Tree::of(nodes)),
             release: None,
             atomics: VecDeque::new(),
             atomic_targets: FxHashMap::default(),

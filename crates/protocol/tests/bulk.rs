@@ -257,6 +257,27 @@ fn a_stream_that_ends_has_fetched_no_more_in_vain_than_was_used() {
     }
 }
 
+/// As a node that reads its neighbours' border rows in every phase.
+#[test]
+fn rows_too_short_to_be_streams_are_soon_left_alone() {
+    let mut job = Job::of_two(WriteTracking::Async);
+    let rows = [200..204, 500..504, 804..808].map(Vec::from_iter);
+    for phase in 0..40 {
+        for page in 100..1124 {
+            job.touch(NODE_0, page, Access::Write);
+        }
+        job.meet(Collective::Barrier);
+        job.taken();
+        rows.iter().for_each(|row| job.read(row.iter().copied()));
+        let installed = job.taken().3;
+        assert!(installed <= if phase < 20 { 24 } else { 12 }, "{installed} pages came in phase {phase}");
+    }
+    // What is a stream is still found.
+    job.read(600..800);
+    let (_, faults, _, installed) = job.taken();
+    assert!(faults <= 25 && installed >= 200, "{faults} faults, {installed} pages");
+}
+
 #[test]
 fn long_pages_are_streamed_within_a_bound_of_bytes() {
     let page_size = PageSize::new(2 << 20).unwrap();

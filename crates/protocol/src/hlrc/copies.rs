@@ -10,9 +10,9 @@ use super::{Fetch, Hlrc, HomeRequest, PendingRequest, unexpected};
 use crate::home::Located;
 use crate::{Effect, NewContent, PageToSend, ProtocolError};
 
-/// A reply with several pages is no longer than this: the first of them can be used while the next ones travel, and the message
-/// stays in the caches between its copies.
-const REPLY_BYTES_MAX: u64 = 64 << 10;
+/// A reply with several pages is no longer than this: the first of them can be used while the next ones travel, the message
+/// stays in the caches between its copies, and with its head it fits the longest datagram.
+const REPLY_BYTES_MAX: u64 = 60 << 10;
 
 /// A request looks among so many of its latest groups for one with the version that a page needs. Nearly all pages of a
 /// request need the same.

@@ -5,7 +5,7 @@ use hiroba_base::{NodeId, PageId, VectorTimestamp};
 use hiroba_wire::{Collective, Knowledge, Message};
 
 use super::{AfterRelease, Hlrc, unexpected};
-use crate::barrier::{self, Arrival};
+use crate::barrier::{self, Arrival, Meeting};
 use crate::interval::IntervalLog;
 use crate::{Effect, Misuse, Outcome, ProtocolError, Waiter};
 
@@ -27,6 +27,12 @@ impl Team {
 }
 
 impl Hlrc {
+    /// Arranges the nodes in a tree with up to `below_max` nodes below each, instead of [`barrier::BELOW_MAX`]: for tests.
+    pub fn meeting_below(mut self, below_max: u16) -> Hlrc {
+        self.meeting = Meeting::new(self.me, self.meeting.tree().narrowed(below_max));
+        self
+    }
+
     /// A thread has come to a collective; the node arrives with the last thread of its team.
     pub(super) fn gather(&mut self, collective: Collective, waiter: Waiter) {
         let team = &mut self.team;
@@ -77,7 +83,7 @@ impl Hlrc {
     ) -> Result<(), ProtocolError> {
         match self.meeting.arrive(from, epoch, arrival)? {
             Ok(None) => {}
-            Ok(Some(all)) => match barrier::above(self.me) {
+            Ok(Some(all)) => match self.meeting.tree().above(self.me) {
                 Some(above) => {
                     let Arrival { collective, caller, least, knowledge } = all;
                     self.send(above, &Message::Arrive { epoch, collective, caller, least, knowledge });
@@ -104,7 +110,7 @@ impl Hlrc {
     ) -> Result<(), ProtocolError> {
         if !self.team.arrived
             || epoch != self.collectives_done
-            || from != barrier::above(self.me).unwrap_or(self.me)
+            || from != self.meeting.tree().above(self.me).unwrap_or(self.me)
         {
             return Err(unexpected(
                 "a departure from the present collective, from the node above",

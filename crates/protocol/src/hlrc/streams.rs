@@ -7,7 +7,9 @@
 //! the page in the middle of a window, its **marker**, is left without access when it comes: touching it costs a fault but
 //! no message, and asks for the next window while the rest of this one is still to be read.
 //!
-//! A program that leaves its stream has fetched no more than one window in vain, which is about as much as it has used.
+//! A program that leaves its stream has fetched no more than one window in vain, which is about as much as it has used. Where programs
+//! read short rows again and again even the first windows would be in vain, and would make pages shared that need not be: each
+//! such window makes the node wait for one step more before it takes faults for a stream, each good one for one less.
 
 use core::ops::ControlFlow;
 
@@ -23,8 +25,9 @@ const PREFETCHING_BYTES_MAX: u64 = 4 << 20;
 /// Streams that are followed at once; a new one takes the place of the one that was quiet for the longest time.
 const STREAMS_MAX: usize = 16;
 
-/// So many equal steps between faults make a stream.
-const STEPS_NEEDED: u32 = 2;
+/// So many equal steps between faults make a stream: no less, and no more however often windows were in vain.
+const STEPS_NEEDED_MIN: u32 = 2;
+const STEPS_NEEDED_MAX: u32 = 12;
 
 /// Pages between two faults of one stream, at most.
 const STEP_PAGES_MAX: u64 = 64;
@@ -40,11 +43,36 @@ const WINDOW_PAGES_MAX: u64 = 256;
 const WINDOW_BYTES_MAX: u64 = 1 << 20;
 
 /// What is known of the program's streams.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Streams {
     streams: Vec<Stream>,
+    steps_needed: u32,
     /// Counts faults.
     clock: u64,
+}
+
+impl Default for Streams {
+    fn default() -> Streams {
+        Streams { streams: Vec::new(), steps_needed: STEPS_NEEDED_MIN, clock: 0 }
+    }
+}
+
+impl Streams {
+    /// A stream is given up.
+    fn note_end(&mut self, was: Option<Window>) {
+        if was.is_some_and(|window| !window.is_proven) {
+            self.steps_needed = (self.steps_needed + 1).min(STEPS_NEEDED_MAX);
+        }
+    }
+
+    /// The program has come to a window's marker.
+    fn note_progress(&mut self, index: usize) {
+        if let Some(window) = &mut self.streams[index].window
+            && !std::mem::replace(&mut window.is_proven, true)
+        {
+            self.steps_needed = (self.steps_needed - 1).max(STEPS_NEEDED_MIN);
+        }
+    }
 }
 
 #[derive(Debug)]
@@ -63,6 +91,8 @@ struct Stream {
 #[derive(Clone, Copy, Debug)]
 struct Window {
     pages: u64,
+    /// The program has come to its marker, or to that of one before.
+    is_proven: bool,
     /// Who comes here is to have the next window.
     marker: PageId,
     /// The page behind the window.
@@ -150,8 +180,15 @@ impl Hlrc {
             }
             stream.last_used = clock;
             match place {
-                Place::Onward => self.fetch_next_window(index, page),
-                Place::Gone => (stream.reached, stream.steps, stream.window) = (page.page, 1, None),
+                Place::Onward => {
+                    self.streams.note_progress(index);
+                    self.fetch_next_window(index, page);
+                }
+                Place::Gone => {
+                    (stream.reached, stream.steps) = (page.page, 1);
+                    let was = stream.window.take();
+                    self.streams.note_end(was);
+                }
                 Place::BeforeMarker | Place::Elsewhere => {}
             }
             return;
@@ -172,14 +209,15 @@ impl Hlrc {
             if streams.len() < STREAMS_MAX {
                 streams.push(stream);
             } else if let Some(oldest) = streams.iter_mut().min_by_key(|stream| stream.last_used) {
-                *oldest = stream;
+                let given_up = std::mem::replace(oldest, stream);
+                self.streams.note_end(given_up.window);
             }
             return;
         };
         let stream = &mut self.streams.streams[index];
         stream.steps = if stream.step == step { stream.steps + 1 } else { 1 };
         (stream.reached, stream.step, stream.last_used) = (page.page, step, clock);
-        if stream.steps >= STEPS_NEEDED {
+        if stream.steps >= self.streams.steps_needed {
             self.fetch_next_window(index, page);
         }
     }
@@ -245,7 +283,8 @@ impl Hlrc {
         }
         let stream = &mut self.streams.streams[index];
         stream.reached = page.page;
-        stream.window = Some(Window { pages, marker, behind });
+        let is_proven = stream.window.is_some_and(|window| window.is_proven);
+        stream.window = Some(Window { pages, is_proven, marker, behind });
         self.request_pages(&wanted, step < 0);
     }
 
