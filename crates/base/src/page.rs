@@ -2,7 +2,8 @@
 
 use core::fmt;
 
-use serde::{Deserialize, Serialize};
+use serde::de::{Error, SeqAccess, Visitor};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 /// A page of the shared region, named by its first *granule*: the kernel's own page size, in which places in the region
 /// are counted from its start. A page (the coherence unit) is one granule or a power of two of them, as its region was allocated;
@@ -122,10 +123,55 @@ impl PageRange {
 /// A set of pages (by their first granules), kept as sorted, disjoint, non-adjacent ranges.
 ///
 /// Programs touch pages in runs, so a set of a million pages is usually a handful of ranges, in
-/// memory and on the wire.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+/// memory and on the wire. There a range is the distance from the end of the one before, and its length: two bytes for most.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PageSet {
     ranges: Vec<PageRange>,
+}
+
+impl Serialize for PageSet {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let mut end = 0;
+        serializer.collect_seq(self.ranges.iter().map(|range| {
+            let gap = range.first.0 - end;
+            end = range.end().0;
+            (gap, range.count)
+        }))
+    }
+}
+
+impl<'de> Deserialize<'de> for PageSet {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<PageSet, D::Error> {
+        struct Ranges;
+
+        impl<'de> Visitor<'de> for Ranges {
+            type Value = PageSet;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("ranges of pages, each as its distance from the one before and its length")
+            }
+
+            fn visit_seq<A: SeqAccess<'de>>(self, mut sequence: A) -> Result<PageSet, A::Error> {
+                // Grows with what really comes, whatever length was claimed.
+                let mut ranges = Vec::new();
+                let mut end = 0u64;
+                while let Some((gap, count)) = sequence.next_element::<(u64, u64)>()? {
+                    let first = end.checked_add(gap);
+                    let behind = first.and_then(|first| first.checked_add(count));
+                    let (Some(first), Some(behind)) = (first, behind) else {
+                        return Err(A::Error::custom(
+                            "expected a range of pages that ends, got one that wraps around",
+                        ));
+                    };
+                    ranges.push(PageRange { first: PageId(first), count });
+                    end = behind;
+                }
+                Ok(PageSet { ranges })
+            }
+        }
+
+        deserializer.deserialize_seq(Ranges)
+    }
 }
 
 impl PageSet {
@@ -181,6 +227,17 @@ impl PageSet {
             (false, false) => self.ranges.insert(next, PageRange::single(page)),
         }
         true
+    }
+
+    /// Adds the pages of another set.
+    pub fn extend(&mut self, other: &PageSet) {
+        if self.is_empty() {
+            self.ranges.clone_from(&other.ranges);
+        } else if self != other {
+            other.iter().for_each(|page| {
+                self.insert(page);
+            });
+        }
     }
 
     /// Takes a page out; false when the set did not hold it.
@@ -248,6 +305,16 @@ mod tests {
                 }
                 prop_assert!(set.ranges().windows(2).all(|pair| pair[0].end() < pair[1].first), "adjacent ranges must be joined");
             }
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn two_sets_join(one in proptest::collection::btree_set(0u64..40, 0..20), other in proptest::collection::btree_set(0u64..40, 0..20)) {
+            let set = |pages: &BTreeSet<u64>| pages.iter().copied().map(PageId).collect::<PageSet>();
+            let mut joined = set(&one);
+            joined.extend(&set(&other));
+            prop_assert_eq!(joined, set(&one.union(&other).copied().collect()));
         }
     }
 

@@ -39,6 +39,13 @@ impl VectorTimestamp {
         }
     }
 
+    /// The greatest lower bound of both.
+    pub fn meet(&mut self, other: &VectorTimestamp) {
+        for (mine, theirs) in self.entries.iter_mut().zip(&other.entries) {
+            *mine = (*mine).min(*theirs);
+        }
+    }
+
     /// Whether everything `other` has seen is seen here too.
     pub fn covers(&self, other: &VectorTimestamp) -> bool {
         self.entries.iter().zip(&other.entries).all(|(mine, theirs)| mine >= theirs)
@@ -122,6 +129,12 @@ mod tests {
             let mut joined = a.clone();
             joined.merge(&b);
             prop_assert!(joined.covers(&a) && joined.covers(&b));
+            let mut met = a.clone();
+            met.meet(&b);
+            prop_assert!(a.covers(&met) && b.covers(&met));
+            for node in NodeId::all(5) {
+                prop_assert!(met.get(node) == a.get(node) || met.get(node) == b.get(node));
+            }
             for node in NodeId::all(5) {
                 prop_assert!(joined.get(node) == a.get(node) || joined.get(node) == b.get(node));
             }

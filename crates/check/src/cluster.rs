@@ -8,8 +8,10 @@
 use std::collections::VecDeque;
 
 use hiroba_base::{Access, LockId, NodeId, PageId, PageRange, PageSet, Prng, RngExt, seeded};
-use hiroba_protocol::{Done, Effect, Engine, Misuse, Outcome, Sync, Waiter, WriteTracking, diff};
-use hiroba_wire::{AtomicOperation, AtomicOutcome, Collective, Limits, Message, PageContent};
+use hiroba_protocol::{
+    Done, Effect, Engine, Misuse, NewContent, Outcome, PageToSend, Sync, Waiter, WriteTracking, diff,
+};
+use hiroba_wire::{AtomicOperation, AtomicOutcome, Collective, Limits, Message, PageCopy};
 use rustc_hash::{FxHashMap, FxHashSet};
 use thiserror::Error;
 
@@ -170,6 +172,8 @@ struct Node<E> {
     engine: E,
     memory: SimulatedMemory,
     threads: Vec<usize>,
+    /// The content of the message that came last.
+    received: Vec<u8>,
     /// Tokens of publications that have come, by sender and tag.
     mailbox: FxHashMap<(NodeId, u16), VecDeque<u64>>,
     /// Collectives that the node has left.
@@ -249,6 +253,7 @@ impl<E: Engine> Cluster<E> {
                     engine,
                     memory: SimulatedMemory::new(region_granules, options.tracking),
                     threads: Vec::new(),
+                    received: Vec::new(),
                     mailbox: FxHashMap::default(),
                     collectives: 0,
                     ahead: FxHashSet::default(),
@@ -485,6 +490,7 @@ impl<E: Engine> Cluster<E> {
         }
         let collectives = node.collectives;
         node.engine.handle_message(from, &message).map_err(|error| refused(error.to_string()))?;
+        node.received = message.content().to_vec();
         self.pump(to)?;
         let node = &mut self.nodes[to.index()];
         if node.collectives > collectives {
@@ -544,10 +550,15 @@ impl<E: Engine> Cluster<E> {
         let wrong = |error| Failure::Memory { node: id, error };
         match effect {
             Effect::Send { to, message } => self.send(id, to, message),
-            Effect::SendPage { to, page, page_bytes, version } => {
-                let bytes = self.mutation.on_content(page, memory.content(page, page_bytes as usize));
-                let content = bytes.as_deref().map_or(PageContent::Zero, PageContent::Bytes);
-                let message = Message::PageReply { page, version, content }.encode();
+            Effect::SendPages { to, pages } => {
+                let mut content = Vec::new();
+                let copies = pages.into_iter().map(|PageToSend { page, page_bytes, version }| {
+                    let bytes = self.mutation.on_content(page, memory.content(page, page_bytes as usize));
+                    content.extend(bytes.iter().flatten());
+                    PageCopy { page, version, is_zero: bytes.is_none() }
+                });
+                let copies = copies.collect();
+                let message = Message::PagesReply { copies, content: &content }.encode();
                 self.send(id, to, message);
             }
             Effect::Protect { pages, access } => {
@@ -556,6 +567,7 @@ impl<E: Engine> Cluster<E> {
                     self.end_faults_in_kernel(id, pages);
                 }
             }
+            Effect::Invalidate { span, pages: _ } => memory.protect(span, Access::None).map_err(wrong)?,
             Effect::Watch { pages } => {
                 memory.watch(pages).map_err(wrong)?;
                 self.end_faults_in_kernel(id, pages);
@@ -568,12 +580,16 @@ impl<E: Engine> Cluster<E> {
             }
             Effect::Diff { page, keep_twin } => self.make_diff(id, page, keep_twin)?,
             Effect::Apply { page, runs } => memory.apply(page, &runs).map_err(wrong)?,
-            Effect::Install { page, content, page_bytes, merge, prefetched: _ } => {
+            Effect::Install { pages, content, merge, fetched: _, prefetched: _ } => {
+                let content = match content {
+                    NewContent::Zero => None,
+                    NewContent::Received(range) => Some(&node.received[range]),
+                };
                 let how = if merge { self.mutation.on_merge() } else { Merge::Replace };
-                let dirty = memory.install(page, content, page_bytes as usize, how).map_err(wrong)?;
+                let dirty = memory.install(pages, content, how).map_err(wrong)?;
                 if merge {
                     let dirty = self.mutation.on_merged(dirty);
-                    node.engine.handle_done(Done::Merged { page, dirty });
+                    node.engine.handle_done(Done::Merged { page: pages.first, dirty });
                 }
             }
             Effect::Read { pages, page_bytes, home, needed, merge, prefetched: _ } => {
@@ -656,6 +672,9 @@ impl<E: Engine> Cluster<E> {
 
     fn send(&mut self, from: NodeId, to: NodeId, bytes: Vec<u8>) {
         let limits = self.limits;
+        for (to, bytes) in self.mutation.sends_before(from, &bytes, &limits) {
+            self.network.send(Parcel { from, to, bytes }, false);
+        }
         for (bytes, astray) in self.mutation.on_send(from, to, bytes, &limits) {
             self.network.send(Parcel { from, to, bytes }, astray);
         }

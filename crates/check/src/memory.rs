@@ -8,7 +8,7 @@
 use std::collections::BTreeMap;
 
 use hiroba_base::{Access, PageId, PageRange};
-use hiroba_protocol::{NewContent, WriteTracking, diff};
+use hiroba_protocol::{WriteTracking, diff};
 use hiroba_wire::{AtomicOperation, AtomicOutcome};
 use thiserror::Error;
 
@@ -267,18 +267,15 @@ impl SimulatedMemory {
     /// Carries out `Effect::Install`; whether the page differed from its twin before, if it has one.
     pub fn install(
         &mut self,
-        page: PageId,
-        content: NewContent,
-        page_bytes: usize,
+        pages: PageRange,
+        content: Option<&[u8]>,
         merge: Merge,
     ) -> Result<bool, MemoryError> {
-        let content = match content {
-            NewContent::Zero => vec![0; page_bytes],
-            NewContent::Bytes(bytes) => bytes,
-        };
+        let (page, page_bytes) = (pages.first, pages.count as usize * GRANULE_BYTES as usize);
+        let content = content.map_or_else(|| vec![0; page_bytes], <[u8]>::to_vec);
         if merge == Merge::Replace {
             let writable = |granule: &Granule| granule.access == Access::Write;
-            if self.twins.contains_key(&page)
+            if self.twins.range(pages.first..pages.end()).next().is_some()
                 || self.granules[granules_of(page, page_bytes)].iter().any(writable)
             {
                 return Err(MemoryError::Overwrite(page));
@@ -365,8 +362,8 @@ mod tests {
         memory.store(Address::byte(1, 3), Width::Byte, 7);
         let mut content = vec![0; BYTES];
         content[4] = 9;
-        let content = || NewContent::Bytes(content.clone());
-        assert_eq!(memory.install(PAGE, content(), BYTES, Merge::FrameAndTwin), Ok(true));
+        let page = PageRange::single(PAGE);
+        assert_eq!(memory.install(page, Some(&content), Merge::FrameAndTwin), Ok(true));
         assert_eq!(memory.load(Address::byte(1, 3), Width::Byte), 7);
         assert_eq!(memory.load(Address::byte(1, 4), Width::Byte), 9);
         assert_eq!(
@@ -376,7 +373,7 @@ mod tests {
         );
         let made = runs(&memory);
         memory.settle_twin(PAGE, &made, TwinAfter::WithDiff).unwrap();
-        assert_eq!(memory.install(PAGE, content(), BYTES, Merge::FrameAndTwin), Ok(false));
+        assert_eq!(memory.install(page, Some(&content), Merge::FrameAndTwin), Ok(false));
     }
 
     #[test]
@@ -396,8 +393,8 @@ mod tests {
         assert!(matches!(memory.with_twin(PAGE), Err(MemoryError::NoTwin(_))));
         memory.make_twin(PAGE, BYTES).unwrap();
         assert!(matches!(memory.make_twin(PAGE, BYTES), Err(MemoryError::TwinOverTwin(_))));
-        let mut install = |length| memory.install(PAGE, NewContent::Zero, length, Merge::Replace);
-        assert_eq!(install(BYTES), Err(MemoryError::Overwrite(PAGE)));
+        let page = PageRange { first: PageId(0), count: 2 };
+        assert_eq!(memory.install(page, None, Merge::Replace), Err(MemoryError::Overwrite(PageId(0))));
         memory.store(Address::byte(1, 3), Width::Byte, 7);
         assert!(memory.watch(PageRange::single(PAGE)).is_err(), "there is nothing to watch with faults");
     }

@@ -2,7 +2,8 @@
 //! host or of its messages, without touching the engine, and the suite must notice.
 
 use hiroba_base::{Access, NodeId, PageId, PageRange, PageSet, VectorTimestamp, VersionVector};
-use hiroba_protocol::{Effect, NewContent, WriteTracking};
+use hiroba_protocol::barrier::Tree;
+use hiroba_protocol::{Effect, NewContent, PageToSend, WriteTracking};
 use hiroba_wire::{AtomicOperation, Knowledge, Limits, Message, PageDiff};
 use rustc_hash::{FxHashMap, FxHashSet};
 
@@ -77,6 +78,11 @@ pub trait Mutation {
     /// A block is freed behind a publication that the engine keeps back: does it wait as well?
     fn keeps_back(&mut self) -> bool {
         true
+    }
+
+    /// A message leaves: what goes out before it, and to whom.
+    fn sends_before(&mut self, _from: NodeId, _bytes: &[u8], _limits: &Limits) -> Vec<(NodeId, Vec<u8>)> {
+        Vec::new()
     }
 
     /// A message leaves: what really goes out, and whether it goes astray (out of its link's order).
@@ -195,11 +201,19 @@ pub enum Mutant {
     PublishEarly,
     /// A home publishes one interval more than it has applied.
     PublishTooMuch,
+    /// Of pages that come together the first and the last are exchanged.
+    ExchangeContents,
+    /// What a node tells for those below it lacks the last write notice.
+    DropNoticeOfSubtree,
+    /// A node claims that all below it have seen what any of them has.
+    SubtreeSeesAlike,
+    /// A node lets those below it go when they have all come to it.
+    DepartSubtreeEarly,
 }
 
 impl Mutant {
     /// All of them.
-    pub const ALL: [Mutant; 42] = [
+    pub const ALL: [Mutant; 46] = [
         Mutant::DropNoticeOfGrant,
         Mutant::DropNoticeOfBarrier,
         Mutant::DepartureAheadOfNotices,
@@ -242,6 +256,10 @@ impl Mutant {
         Mutant::TakeOnce,
         Mutant::PublishEarly,
         Mutant::PublishTooMuch,
+        Mutant::ExchangeContents,
+        Mutant::DropNoticeOfSubtree,
+        Mutant::SubtreeSeesAlike,
+        Mutant::DepartSubtreeEarly,
     ];
 
     /// Whether the bug is one of one-sided reading.
@@ -310,6 +328,10 @@ fn claim_one_more(timestamp: &mut VectorTimestamp, node: NodeId) {
     timestamp.advance(node, timestamp.get(node) + 1);
 }
 
+fn has_below(node: NodeId, limits: &Limits) -> bool {
+    Tree::of(limits.nodes).below(node).next().is_some()
+}
+
 fn without_last_page(knowledge: &Knowledge) -> Knowledge {
     let mut knowledge = knowledge.clone();
     if let Some(notice) = knowledge.notices.last_mut() {
@@ -374,6 +396,25 @@ impl Planted {
                 others.for_each(|node| claim_one_more(&mut knowledge.timestamp, node));
                 Message::Depart { epoch: *epoch, collective: *collective, knowledge }
             }
+            (
+                Mutant::DropNoticeOfSubtree | Mutant::SubtreeSeesAlike,
+                Message::Arrive { epoch, collective, caller, least, knowledge },
+            ) if has_below(from, limits) => {
+                let (epoch, collective, caller) = (*epoch, *collective, *caller);
+                let drops = self.mutant == Mutant::DropNoticeOfSubtree;
+                let knowledge = if drops { without_last_page(knowledge) } else { knowledge.clone() };
+                let least = least.clone().filter(|_| drops);
+                Message::Arrive { epoch, collective, caller, least, knowledge }
+            }
+            (Mutant::ExchangeContents, Message::PagesReply { copies, content })
+                if copies.len() > 1 && copies.iter().all(|copy| !copy.is_zero) =>
+            {
+                let page_bytes = content.len() / copies.len();
+                let (first, last) = (&content[..page_bytes], &content[content.len() - page_bytes..]);
+                let between = &content[page_bytes..content.len() - page_bytes];
+                let content = [last, between, first].concat();
+                return Some(Message::PagesReply { copies: copies.clone(), content: &content }.encode());
+            }
             (Mutant::RequestAheadOfNotices, Message::LockRequest { lock, timestamp }) => {
                 let mut timestamp = timestamp.clone();
                 let others = NodeId::all(limits.nodes).filter(|node| *node != from);
@@ -391,11 +432,23 @@ impl Planted {
                 self.requested.insert((from, *page), needed.clone());
                 Message::PageRequest { page: *page, needed: VersionVector::new() }
             }
-            (Mutant::IgnoreNeeded, Message::PageReply { page, version, content }) => {
-                let mut version = version.clone();
-                let claimed = self.requested.remove(&(to, *page)).unwrap_or_default();
-                claimed.entries().iter().for_each(|(node, seq)| version.advance(*node, *seq));
-                return Some(Message::PageReply { page: *page, version, content: *content }.encode());
+            (Mutant::IgnoreNeeded, Message::PagesRequest { wanted, descending }) => {
+                let mut wanted = wanted.clone();
+                for group in &mut wanted {
+                    let needed = std::mem::take(&mut group.needed);
+                    for page in group.pages.iter() {
+                        self.requested.insert((from, page), needed.clone());
+                    }
+                }
+                Message::PagesRequest { wanted, descending: *descending }
+            }
+            (Mutant::IgnoreNeeded, Message::PagesReply { copies, content }) => {
+                let mut copies = copies.clone();
+                for copy in &mut copies {
+                    let claimed = self.requested.remove(&(to, copy.page)).unwrap_or_default();
+                    claimed.entries().iter().for_each(|(node, seq)| copy.version.advance(*node, *seq));
+                }
+                return Some(Message::PagesReply { copies, content }.encode());
             }
             _ => return None,
         };
@@ -410,16 +463,21 @@ impl Mutation for Planted {
 
     fn on_effect(&mut self, node: NodeId, effect: Effect) -> Vec<Effect> {
         let mut lowers = false;
-        if let Effect::Protect { pages, access } = &effect {
+        let set = match &effect {
+            Effect::Protect { pages, access } => Some((*pages, *access)),
+            Effect::Invalidate { span, .. } => Some((*span, Access::None)),
+            _ => None,
+        };
+        if let Some((pages, access)) = set {
             for page in pages.iter() {
-                let before = self.access.insert((node, page), *access);
-                lowers |= before == Some(Access::Write) && *access == Access::Read;
+                let before = self.access.insert((node, page), access);
+                lowers |= before == Some(Access::Write) && access == Access::Read;
             }
         }
         match (self.mutant, effect) {
             (Mutant::SkipProtectAtRelease, Effect::Protect { .. }) if lowers => Vec::new(),
             (Mutant::SkipApply, Effect::Apply { .. })
-            | (Mutant::LoseInvalidation, Effect::Protect { access: Access::None, .. })
+            | (Mutant::LoseInvalidation, Effect::Invalidate { .. })
             | (Mutant::SkipPatch, Effect::Patch { .. }) => Vec::new(),
             (
                 Mutant::AtomicTwice,
@@ -431,19 +489,25 @@ impl Mutation for Planted {
             (Mutant::WatchWithoutNoting, Effect::Watch { pages }) => {
                 vec![Effect::Protect { pages, access: Access::Write }]
             }
-            (Mutant::UnwatchShared, Effect::SendPage { to, page, page_bytes, version }) => {
-                let pages = PageRange { first: page, count: u64::from(page_bytes / GRANULE_BYTES) };
-                vec![Effect::SendPage { to, page, page_bytes, version }, Effect::Unwatch { pages }]
+            (Mutant::UnwatchShared, Effect::SendPages { to, pages }) => {
+                let span = |page: &PageToSend| {
+                    let count = u64::from(page.page_bytes / GRANULE_BYTES);
+                    Effect::Unwatch { pages: PageRange { first: page.page, count } }
+                };
+                let unwatch: Vec<Effect> = pages.iter().map(span).collect();
+                [vec![Effect::SendPages { to, pages }], unwatch].concat()
             }
-            (Mutant::TruncateInstall, Effect::Install { page, content, merge, prefetched, .. }) => {
+            (Mutant::TruncateInstall, Effect::Install { pages, content, merge, fetched, prefetched })
+                if pages.count > 1 =>
+            {
                 let content = match content {
-                    NewContent::Bytes(mut bytes) => {
-                        bytes.truncate(GRANULE_BYTES as usize);
-                        NewContent::Bytes(bytes)
+                    NewContent::Received(range) => {
+                        NewContent::Received(range.start..range.start + GRANULE_BYTES as usize)
                     }
                     NewContent::Zero => NewContent::Zero,
                 };
-                vec![Effect::Install { page, content, page_bytes: GRANULE_BYTES, merge, prefetched }]
+                let pages = PageRange::single(pages.first);
+                vec![Effect::Install { pages, content, merge, fetched, prefetched }]
             }
             (
                 Mutant::OvertakeOwnDiffs,
@@ -543,6 +607,19 @@ impl Mutation for Planted {
         content
     }
 
+    fn sends_before(&mut self, from: NodeId, bytes: &[u8], limits: &Limits) -> Vec<(NodeId, Vec<u8>)> {
+        match Message::decode(bytes, limits) {
+            Ok(Message::Arrive { epoch, collective, knowledge, .. })
+                if self.mutant == Mutant::DepartSubtreeEarly =>
+            {
+                let knowledge = Knowledge { epoch: epoch + 1, ..knowledge };
+                let depart = Message::Depart { epoch, collective, knowledge }.encode();
+                Tree::of(limits.nodes).below(from).map(|below| (below, depart.clone())).collect()
+            }
+            _ => Vec::new(),
+        }
+    }
+
     fn on_send(&mut self, from: NodeId, to: NodeId, bytes: Vec<u8>, limits: &Limits) -> Vec<(Vec<u8>, bool)> {
         let Ok(message) = Message::decode(&bytes, limits) else { return vec![(bytes, false)] };
         let altered = self.alter(from, to, &message, limits);
@@ -550,6 +627,8 @@ impl Mutation for Planted {
             (Mutant::DiffsAstray, Message::Diffs { .. }) => vec![(bytes, true)],
             (Mutant::DiffsTwice, Message::Diffs { .. }) => vec![(bytes.clone(), false), (bytes, true)],
             (Mutant::LoseSignal, Message::CondSignal { .. }) => Vec::new(),
+            // They have gone.
+            (Mutant::DepartSubtreeEarly, Message::Depart { .. }) if from != NodeId::ZERO => Vec::new(),
             _ => vec![(altered.unwrap_or(bytes), false)],
         }
     }

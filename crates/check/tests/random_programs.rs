@@ -5,6 +5,7 @@ use hiroba_check::axioms::judge;
 use hiroba_check::cluster::{Cluster, NetworkChoice, Options};
 use hiroba_check::random_program::{Shape, generate};
 use hiroba_protocol::WriteTracking;
+use hiroba_protocol::barrier::BELOW_MAX;
 use hiroba_protocol::hlrc::{Hlrc, RESTING_AFTER_RELEASES};
 use hiroba_wire::Limits;
 
@@ -49,8 +50,10 @@ fn examine(
     let options = Options { network, one_sided: reach != Reach::Nobody, ..Options::seeded(seed, tracking) };
     // Pages go to rest within a run of a few releases only if they may do so soon.
     let rest_after = [2, 5, RESTING_AFTER_RELEASES][(seed % 3) as usize];
+    // So few nodes are a deep tree only if few may be below each.
+    let below_max = [1, 2, BELOW_MAX][(seed / 3 % 3) as usize];
     let engine = |me, limits: Limits, tracking| {
-        let engine = Hlrc::new(me, limits, tracking).resting_after(rest_after);
+        let engine = Hlrc::new(me, limits, tracking).resting_after(rest_after).meeting_below(below_max);
         engine.reading_from(NodeId::all(limits.nodes).filter(|node| reach.includes(me, *node)))
     };
     let ended = Cluster::new(&generate(seed, shape), engine, options).run();

@@ -8,8 +8,8 @@ use std::time::Instant;
 
 use hiroba_base::{Access, NodeId, PageId, PageRange, PageSet, PageSize};
 use hiroba_memory::{FaultSource, Twins};
-use hiroba_protocol::{Done, Effect, Engine, NewContent, ReadOutcome, diff};
-use hiroba_wire::{AtomicOperation, AtomicOutcome, Message, PageContent};
+use hiroba_protocol::{Done, Effect, Engine, NewContent, PageToSend, ReadOutcome, diff};
+use hiroba_wire::{AtomicOperation, AtomicOutcome, Message, PageCopy};
 
 use crate::account::TimeClass;
 use crate::races::Races;
@@ -24,6 +24,7 @@ pub(crate) struct Core {
     /// Blocks freed by nodes whose publication, which comes before the free, the engine has not absorbed yet. No more than
     /// those nodes free in one barrier epoch.
     pub(crate) freed_early: Vec<(NodeId, u64)>,
+    /// Room for pages; its length is what has been needed of it so far.
     pub(crate) page: Vec<u8>,
     changed_lines: Vec<u64>,
     message: Vec<u8>,
@@ -67,8 +68,13 @@ impl Core {
 impl Runtime {
     /// Carries out all effects that the engine has now.
     pub(crate) fn carry_out_all(&self, core: &mut Core) {
+        self.carry_out_received(core, &[]);
+    }
+
+    /// The same after the engine has handled a message with this content.
+    pub(crate) fn carry_out_received(&self, core: &mut Core, received: &[u8]) {
         while let Some(effect) = core.engine.poll_effect() {
-            self.carry_out(core, effect);
+            self.carry_out(core, effect, received);
         }
         self.tell_written(core);
         if !core.freed_early.is_empty() {
@@ -83,24 +89,16 @@ impl Runtime {
         }
     }
 
-    fn carry_out(&self, core: &mut Core, effect: Effect) {
+    fn carry_out(&self, core: &mut Core, effect: Effect, received: &[u8]) {
         let tallies = &self.account.tallies;
         match effect {
             Effect::Send { to, message } => self.fabric().send(to, &[&message]),
-            Effect::SendPage { to, page, page_bytes, version } => {
-                let content = if self.memory.is_populated(self.span(page, page_bytes)) {
-                    core.page.resize(page_bytes as usize, 0);
-                    self.memory.read(page, 0, &mut core.page);
-                    PageContent::Bytes(&core.page)
-                } else {
-                    PageContent::Zero
-                };
-                core.message.clear();
-                let reply = Message::PageReply { page, version, content };
-                core.message = reply.encode_into(std::mem::take(&mut core.message));
-                self.fabric().send(to, &[&core.message]);
-            }
+            Effect::SendPages { to, pages } => self.send_pages(core, to, pages),
             Effect::Protect { pages, access } => self.protect(core, pages, access),
+            Effect::Invalidate { span, pages } => {
+                self.protect(core, span, Access::None);
+                tallies.invalidations.fetch_add(pages, Relaxed);
+            }
             Effect::Watch { pages } => {
                 self.or_fatal(self.watching().watch(pages));
                 self.end_event_faults(core, pages);
@@ -132,15 +130,19 @@ impl Runtime {
                 self.or_fatal(written);
                 tallies.updates_applied.fetch_add(1, Relaxed);
             }
-            Effect::Install { page, content, page_bytes, merge, prefetched } => {
+            Effect::Install { pages, content, merge, fetched, prefetched } => {
+                let content = match content {
+                    NewContent::Zero => None,
+                    NewContent::Received(range) => Some(&received[range]),
+                };
                 if merge {
-                    let dirty = self.merge(core, page, &content);
-                    core.engine.handle_done(Done::Merged { page, dirty });
+                    let dirty = self.merge(core, pages.first, content);
+                    core.engine.handle_done(Done::Merged { page: pages.first, dirty });
                 } else {
-                    self.install(core, page, &content, page_bytes);
+                    self.install(core, pages, content);
                 }
-                let count = if prefetched { &tallies.pages_prefetched } else { &tallies.pages_fetched };
-                count.fetch_add(1, Relaxed);
+                tallies.pages_fetched.fetch_add(u64::from(fetched), Relaxed);
+                tallies.pages_prefetched.fetch_add(u64::from(prefetched), Relaxed);
             }
             Effect::Read { pages, page_bytes, home, needed, merge, prefetched } => {
                 let outcome = self.read_from_home(core, pages, page_bytes, home, &needed, merge);
@@ -175,11 +177,9 @@ impl Runtime {
     fn protect(&self, core: &mut Core, pages: PageRange, access: Access) {
         let Some(faults) = &self.faults else { return };
         self.or_fatal(faults.protect(pages, access));
-        if access == Access::None {
-            self.account.tallies.invalidations.fetch_add(pages.count, Relaxed);
-            return;
+        if access > Access::None {
+            self.end_event_faults(core, pages);
         }
-        self.end_event_faults(core, pages);
     }
 
     /// Access to `pages` was given: threads that waited for it go on.
@@ -208,9 +208,12 @@ impl Runtime {
         let twin = core.twins.get(page).expect("a page that is compared has a twin");
         let page_bytes = twin.len();
         if changed {
-            core.page.resize(page_bytes, 0);
-            self.memory.read(page, 0, &mut core.page);
-            diff::encode_lines(&core.page, twin, &core.changed_lines, &mut runs);
+            if core.page.len() < page_bytes {
+                core.page.resize(page_bytes, 0);
+            }
+            let content = &mut core.page[..page_bytes];
+            self.memory.read(page, 0, content);
+            diff::encode_lines(content, twin, &core.changed_lines, &mut runs);
         }
         if let (Some(races), Some(home)) = (&mut core.races, core.engine.home_of(page)) {
             races.note_diff(home, self.span(page, page_bytes as u32), &runs);
@@ -229,28 +232,55 @@ impl Runtime {
         runs
     }
 
-    /// Fills a frame that holds nothing of worth.
-    fn install(&self, core: &mut Core, page: PageId, content: &NewContent, page_bytes: u32) {
-        match content {
-            NewContent::Bytes(bytes) => self.or_fatal(self.memory.write(page, 0, bytes)),
-            NewContent::Zero if self.memory.is_populated(self.span(page, page_bytes)) => {
-                core.page.clear();
-                core.page.resize(page_bytes as usize, 0);
-                self.or_fatal(self.memory.write(page, 0, &core.page));
+    /// Sends pages that are homed here, copied from their frames once.
+    fn send_pages(&self, core: &mut Core, to: NodeId, pages: Vec<PageToSend>) {
+        let mut content_bytes = 0;
+        let mut copies = Vec::with_capacity(pages.len());
+        for PageToSend { page, page_bytes, version } in pages {
+            let is_zero = !self.memory.is_populated(self.span(page, page_bytes));
+            if !is_zero {
+                let end = content_bytes + page_bytes as usize;
+                if core.page.len() < end {
+                    core.page.resize(end, 0);
+                }
+                self.memory.read(page, 0, &mut core.page[content_bytes..end]);
+                content_bytes = end;
             }
-            NewContent::Zero => {}
+            copies.push(PageCopy { page, version, is_zero });
+        }
+        core.message.clear();
+        let head = std::mem::take(&mut core.message);
+        core.message = Message::encode_reply_before_content(copies, content_bytes, head);
+        self.fabric().send(to, &[&core.message, &core.page[..content_bytes]]);
+    }
+
+    /// Fills frames that hold nothing of worth: with these bytes, or with zeros.
+    fn install(&self, core: &mut Core, pages: PageRange, content: Option<&[u8]>) {
+        match content {
+            Some(bytes) => self.or_fatal(self.memory.write(pages.first, 0, bytes)),
+            None if self.memory.is_populated(pages) => {
+                let bytes = pages.count as usize * self.limits.granule_bytes as usize;
+                core.page.resize(core.page.len().max(bytes), 0);
+                core.page[..bytes].fill(0);
+                self.or_fatal(self.memory.write(pages.first, 0, &core.page[..bytes]));
+            }
+            None => {}
         }
     }
 
     /// Fills a frame that may hold unsent writes: only bytes that are new to the twin go in, and into the twin too. Whether there
     /// were unsent writes. The program has no access meanwhile.
-    pub(crate) fn merge(&self, core: &mut Core, page: PageId, content: &NewContent) -> bool {
+    pub(crate) fn merge(&self, core: &mut Core, page: PageId, content: Option<&[u8]>) -> bool {
         let dirty = core.twins.changed_lines(page, &mut core.changed_lines);
         let twin = core.twins.get(page).expect("a page that is merged has a twin");
         let page_bytes = twin.len();
+        let zeros;
         let content = match content {
-            NewContent::Bytes(bytes) => bytes,
-            NewContent::Zero => &vec![0; page_bytes],
+            Some(bytes) => bytes,
+            None => {
+                zeros = vec![0; page_bytes];
+                &zeros[..]
+            }
         };
         if !dirty {
             // By far the most common case where writes are not seen by faults: nothing to keep.

@@ -2,7 +2,7 @@
 
 use hiroba_base::{NodeId, PageId, PageRange, VersionVector};
 use hiroba_fabric::OneSided;
-use hiroba_protocol::{NewContent, ReadOutcome};
+use hiroba_protocol::ReadOutcome;
 
 use crate::host::Core;
 use crate::runtime::Runtime;
@@ -46,14 +46,12 @@ impl Runtime {
 
     /// By way of a buffer: each byte must be read once, for frame and twin alike. Whether there were unsent writes.
     fn merge_from_home(&self, core: &mut Core, page: PageId, page_bytes: u32, home: NodeId) -> bool {
-        let mut bytes = std::mem::take(&mut core.page);
-        bytes.resize(page_bytes as usize, 0);
-        self.copy_from_home(home, page, &mut bytes);
-        let content = NewContent::Bytes(bytes);
-        let dirty = self.merge(core, page, &content);
-        if let NewContent::Bytes(bytes) = content {
-            core.page = bytes;
-        }
+        let mut buffer = std::mem::take(&mut core.page);
+        buffer.resize(buffer.len().max(page_bytes as usize), 0);
+        let content = &mut buffer[..page_bytes as usize];
+        self.copy_from_home(home, page, content);
+        let dirty = self.merge(core, page, Some(content));
+        core.page = buffer;
         dirty
     }
 

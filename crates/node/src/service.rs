@@ -335,6 +335,7 @@ impl Runtime {
                 if let Err(error) = core.engine.handle_message(from, &message) {
                     self.fatal(&format!("a message from node {from} breaks the protocol: {error}"));
                 }
+                self.carry_out_received(core, message.content());
             }),
         }
     }

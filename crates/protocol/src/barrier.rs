@@ -1,31 +1,86 @@
-//! Barriers and the other collectives: everybody tells node 0 what it has written since the last one, and node 0
-//! tells everybody what the others have written.
+//! Barriers and the other collectives: everybody tells what it has written since the last one, and is told what the others have
+//! written.
+//!
+//! The nodes are a tree with node 0 at its root. Each node waits for the nodes right below it and for itself, and then arrives, for
+//! all of them, at the node right above. When the root has heard from all it departs, and departures run down the tree. No node
+//! hears from more than [`BELOW_MAX`] others, whatever their number; up to one more node than that, the tree is flat.
+//!
+//! A notice goes up once and down once along each edge that it must cross. What the nodes below have told is kept until the
+//! departure, and passed on to those of them that lack it then; above nobody says it again.
 //!
 //! A collective names what it is (a barrier, an allocation, leaving the job). When two nodes meet in different
-//! ones the program is wrong, and would wait for ever: the manager says so instead.
+//! ones the program is wrong, and would wait for ever: the node where their ways join says so instead.
 
-use hiroba_base::NodeId;
+use std::collections::BTreeMap;
+
+use hiroba_base::{IntervalSeq, NodeId, PageSet, VectorTimestamp};
 use hiroba_wire::{Collective, IntervalNotice, Knowledge};
 
 use crate::ProtocolError;
 
-/// The manager's side, on node 0.
-#[derive(Debug)]
-pub struct BarrierManager {
-    epoch: u64,
-    arrivals: Vec<Option<(Collective, Knowledge)>>,
-    arrived: usize,
+/// The most nodes right below another one in the tree.
+pub const BELOW_MAX: u16 = 4;
+
+/// How the nodes of a job are a tree: each has up to so many right below, filled in the order of their numbers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Tree {
+    nodes: u16,
+    below_max: u16,
 }
 
-/// A completed collective.
-#[derive(Debug, PartialEq, Eq)]
-pub struct Completed {
-    /// Its number.
-    pub epoch: u64,
-    /// What it was.
+impl Tree {
+    /// The tree of `nodes` nodes with up to [`BELOW_MAX`] below each.
+    pub fn of(nodes: u16) -> Tree {
+        Tree { nodes, below_max: BELOW_MAX }
+    }
+
+    /// Another one, for tests of deep trees with few nodes: with 1 to `u16::MAX` below each.
+    pub fn narrowed(self, below_max: u16) -> Tree {
+        assert!(below_max > 0, "expected at least one node below another");
+        Tree { below_max, ..self }
+    }
+
+    /// The node right above; `None` for the root.
+    pub fn above(self, node: NodeId) -> Option<NodeId> {
+        node.0.checked_sub(1).map(|before| NodeId(before / self.below_max))
+    }
+
+    /// The nodes right below.
+    pub fn below(self, node: NodeId) -> impl Iterator<Item = NodeId> {
+        let below_max = u32::from(self.below_max);
+        let first = u32::from(node.0) * below_max + 1;
+        let numbers = first..(first + below_max).min(u32::from(self.nodes));
+        numbers.map(|number| NodeId(number as u16))
+    }
+}
+
+/// What arrives: one node, or one with all below it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Arrival {
+    /// What they came to; a follower's word only when all of them follow.
     pub collective: Collective,
-    /// What each node is told, by node.
-    pub departures: Vec<Knowledge>,
+    /// Who of them called it.
+    pub caller: NodeId,
+    /// The latest timestamp that every one of them has reached, where that is not the one of `knowledge`.
+    pub least: Option<VectorTimestamp>,
+    /// How far any of them has seen, and their notices since the last collective.
+    pub knowledge: Knowledge,
+}
+
+impl Arrival {
+    fn least(&self) -> &VectorTimestamp {
+        self.least.as_ref().unwrap_or(&self.knowledge.timestamp)
+    }
+}
+
+/// One node's part in the collectives: who has come to it, itself included.
+#[derive(Debug)]
+pub struct Meeting {
+    me: NodeId,
+    tree: Tree,
+    epoch: u64,
+    /// This node and those right below, in the order in which they have come.
+    arrivals: Vec<(NodeId, Arrival)>,
 }
 
 /// Nodes met in different collectives.
@@ -74,70 +129,116 @@ pub(crate) fn describe(collective: Collective) -> String {
     }
 }
 
-impl BarrierManager {
-    /// Nobody has arrived yet.
-    pub fn new(nodes: u16) -> BarrierManager {
-        BarrierManager { epoch: 0, arrivals: vec![None; usize::from(nodes)], arrived: 0 }
+/// Notices of several senders, each once.
+#[derive(Debug, Default)]
+struct Notices(BTreeMap<(NodeId, IntervalSeq), PageSet>);
+
+impl Notices {
+    /// Adds those that someone who has seen `seen` lacks.
+    fn add(&mut self, notices: &[IntervalNotice], seen: Option<&VectorTimestamp>) {
+        for IntervalNotice { node, seq, pages } in notices {
+            if seen.is_none_or(|seen| *seq > seen.get(*node)) {
+                self.0.entry((*node, *seq)).or_default().extend(pages);
+            }
+        }
     }
 
-    /// A node has arrived; `Ok(Some)` when it was the last one.
+    fn into_vec(self) -> Vec<IntervalNotice> {
+        let notices = self.0.into_iter();
+        notices.map(|((node, seq), pages)| IntervalNotice { node, seq, pages }).collect()
+    }
+}
+
+impl Meeting {
+    /// Nobody has come yet.
+    pub fn new(me: NodeId, tree: Tree) -> Meeting {
+        Meeting { me, tree, epoch: 0, arrivals: Vec::new() }
+    }
+
+    /// How the nodes are a tree.
+    pub fn tree(&self) -> Tree {
+        self.tree
+    }
+
+    fn is_complete(&self) -> bool {
+        self.arrivals.len() == 1 + self.tree.below(self.me).count()
+    }
+
+    /// Somebody has arrived here; `Ok(Some)`, with what all have to tell, when it was the last one.
     pub fn arrive(
         &mut self,
         from: NodeId,
         epoch: u64,
-        collective: Collective,
-        knowledge: Knowledge,
-    ) -> Result<Result<Option<Completed>, Mismatch>, ProtocolError> {
-        if epoch != self.epoch || self.arrivals[from.index()].is_some() {
+        arrival: Arrival,
+    ) -> Result<Result<Option<Arrival>, Mismatch>, ProtocolError> {
+        let belongs_here = from == self.me || self.tree.above(from) == Some(self.me);
+        let has_come = self.arrivals.iter().any(|(node, _)| *node == from);
+        if epoch != self.epoch || has_come || !belongs_here {
             return Err(ProtocolError::Unexpected {
-                expected: "one arrival a node in the present collective",
-                got: format!("node {from} in collective {epoch} during {}", self.epoch),
+                expected: "one arrival in the present collective of each node right below",
+                got: format!("node {from} in collective {epoch} during {} at node {}", self.epoch, self.me),
             });
         }
-        if let Some(mismatch) = self.mismatch(from, collective) {
+        if let Some(mismatch) = self.mismatch(&arrival) {
             return Ok(Err(mismatch));
         }
-        self.arrivals[from.index()] = Some((collective, knowledge));
-        self.arrived += 1;
-        if self.arrived < self.arrivals.len() {
-            return Ok(Ok(None));
-        }
-        Ok(Ok(Some(self.complete())))
+        self.arrivals.push((from, arrival));
+        Ok(Ok(self.is_complete().then(|| self.all())))
     }
 
-    fn mismatch(&self, from: NodeId, collective: Collective) -> Option<Mismatch> {
-        if collective == Collective::Follow {
-            return None;
-        }
-        let others = self.arrivals.iter().enumerate();
-        let leads = others.filter_map(|(index, arrival)| Some((NodeId(index as u16), arrival.as_ref()?.0)));
-        let mut differs = leads.filter(|(_, other)| *other != Collective::Follow && *other != collective);
-        differs.next().map(|first| Mismatch { first, second: (from, collective) })
+    fn mismatch(&self, arrival: &Arrival) -> Option<Mismatch> {
+        let second = (arrival.caller, arrival.collective);
+        let mut leads = self.leads().filter(|(_, other)| *other != second.1);
+        leads.next().filter(|_| second.1 != Collective::Follow).map(|first| Mismatch { first, second })
     }
 
-    fn complete(&mut self) -> Completed {
-        let arrivals: Vec<(Collective, Knowledge)> =
-            self.arrivals.iter_mut().map(|arrival| arrival.take().expect("all have arrived")).collect();
-        self.arrived = 0;
-        let mut timestamp = arrivals[0].1.timestamp.clone();
-        arrivals.iter().for_each(|(_, knowledge)| timestamp.merge(&knowledge.timestamp));
-        let mut calls = arrivals.iter().map(|(collective, _)| *collective);
-        let collective = calls.find(|collective| *collective != Collective::Follow);
-        let departures = arrivals.iter().enumerate().map(|(receiver, (_, knowledge))| {
-            let others = arrivals.iter().enumerate().filter(|(sender, _)| *sender != receiver);
-            let notices = others.flat_map(|(_, (_, theirs))| &theirs.notices);
-            let lacking = |notice: &&IntervalNotice| notice.seq > knowledge.timestamp.get(notice.node);
-            Knowledge {
-                timestamp: timestamp.clone(),
-                notices: notices.filter(lacking).cloned().collect(),
-                epoch: self.epoch + 1,
-                beyond_arrival: false,
+    /// Who came to do something of their own.
+    fn leads(&self) -> impl Iterator<Item = (NodeId, Collective)> {
+        let calls = self.arrivals.iter().map(|(_, arrival)| (arrival.caller, arrival.collective));
+        calls.filter(|(_, collective)| *collective != Collective::Follow)
+    }
+
+    /// What all have to tell together.
+    fn all(&self) -> Arrival {
+        let (caller, collective) = self.leads().next().unwrap_or((self.me, Collective::Follow));
+        let mut timestamp = self.arrivals[0].1.knowledge.timestamp.clone();
+        let mut least = self.arrivals[0].1.least().clone();
+        let mut notices = Notices::default();
+        for (_, arrival) in &self.arrivals {
+            timestamp.merge(&arrival.knowledge.timestamp);
+            least.meet(arrival.least());
+            // The root, with nobody above, tells each what it lacks.
+            if self.tree.above(self.me).is_some() {
+                notices.add(&arrival.knowledge.notices, None);
             }
-        });
-        let departures = departures.collect();
-        let epoch = self.epoch;
+        }
+        let least = Some(least).filter(|least| *least != timestamp);
+        let notices = notices.into_vec();
+        let knowledge = Knowledge { timestamp, notices, epoch: self.epoch, beyond_arrival: false };
+        Arrival { collective, caller, least, knowledge }
+    }
+
+    /// All nodes of the job have arrived. What this node and those right below are told: what they lack of each other's notices,
+    /// and of the `news` from elsewhere in the tree.
+    pub fn depart(&mut self, news: &Knowledge) -> Result<Vec<(NodeId, Knowledge)>, ProtocolError> {
+        if !self.is_complete() {
+            return Err(ProtocolError::Unexpected {
+                expected: "a departure when everybody below has arrived",
+                got: format!("one after {} arrivals at node {}", self.arrivals.len(), self.me),
+            });
+        }
+        let arrivals = std::mem::take(&mut self.arrivals);
         self.epoch += 1;
-        Completed { epoch, collective: collective.unwrap_or(Collective::Follow), departures }
+        let told = |(receiver, arrival): &(NodeId, Arrival)| {
+            let mut notices = Notices::default();
+            notices.add(&news.notices, Some(arrival.least()));
+            for (_, other) in arrivals.iter().filter(|(sender, _)| sender != receiver) {
+                notices.add(&other.knowledge.notices, Some(arrival.least()));
+            }
+            let (timestamp, notices) = (news.timestamp.clone(), notices.into_vec());
+            (*receiver, Knowledge { timestamp, notices, epoch: self.epoch, beyond_arrival: false })
+        };
+        Ok(arrivals.iter().map(told).collect())
     }
 }
 
@@ -160,43 +261,146 @@ mod tests {
         }
     }
 
-    #[test]
-    fn everybody_learns_what_the_others_wrote_and_nothing_else() {
-        let mut manager = BarrierManager::new(3);
-        for epoch in 0..2 {
-            let seq = epoch + 1;
-            for node in [2, 0] {
-                let arrived =
-                    manager.arrive(NodeId(node), epoch, Collective::Barrier, knowledge(3, node, seq, &[7]));
-                assert_eq!(arrived, Ok(Ok(None)));
+    fn arrival(nodes: u16, of: u16, seq: u64, collective: Collective, pages: &[u64]) -> Arrival {
+        let knowledge = knowledge(nodes, of, seq, pages);
+        Arrival { collective, caller: NodeId(of), least: None, knowledge }
+    }
+
+    /// All nodes' parts, with messages carried at once.
+    struct Job {
+        tree: Tree,
+        parts: Vec<Meeting>,
+        /// What each node was told last.
+        told: BTreeMap<NodeId, Knowledge>,
+        /// Messages that each node has received.
+        received: Vec<usize>,
+        collective: Option<Collective>,
+    }
+
+    impl Job {
+        fn new(nodes: u16) -> Job {
+            let tree = Tree::of(nodes);
+            let parts = NodeId::all(nodes).map(|node| Meeting::new(node, tree)).collect();
+            let received = vec![0; usize::from(nodes)];
+            Job { tree, parts, told: BTreeMap::new(), received, collective: None }
+        }
+
+        fn arrive(&mut self, at: NodeId, from: NodeId, epoch: u64, arrival: Arrival) -> Result<(), Mismatch> {
+            self.received[at.index()] += usize::from(at != from);
+            let all = self.parts[at.index()].arrive(from, epoch, arrival).unwrap()?;
+            match (all, self.tree.above(at)) {
+                (Some(all), Some(above)) => self.arrive(above, at, epoch, all),
+                (Some(all), None) => {
+                    self.collective = Some(all.collective);
+                    let news = Knowledge { notices: Vec::new(), ..all.knowledge };
+                    self.depart(at, &news);
+                    Ok(())
+                }
+                (None, _) => Ok(()),
             }
-            let mut last = knowledge(3, 1, seq, &[8]);
-            last.timestamp.advance(NodeId(2), seq); // node 1 has acquired a lock from node 2 meanwhile
-            let completed =
-                manager.arrive(NodeId(1), epoch, Collective::Barrier, last).unwrap().unwrap().unwrap();
-            let writers = |receiver: usize| {
-                completed.departures[receiver].notices.iter().map(|notice| notice.node.0).collect::<Vec<_>>()
-            };
-            assert_eq!((writers(0), writers(1), writers(2)), (vec![1, 2], vec![0], vec![0, 1]));
-            assert!(NodeId::all(3).all(|node| completed.departures[0].timestamp.get(node) == seq));
+        }
+
+        fn depart(&mut self, at: NodeId, news: &Knowledge) {
+            self.received[at.index()] += usize::from(self.tree.above(at).is_some());
+            for (node, knowledge) in self.parts[at.index()].depart(news).unwrap() {
+                if node == at {
+                    self.told.insert(node, knowledge);
+                } else {
+                    self.depart(node, &knowledge);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn everybody_is_below_one_node_and_few_are_below_each() {
+        for nodes in [1, 2, 5, 6, 64, 128, 4096] {
+            for node in NodeId::all(nodes) {
+                let children: Vec<NodeId> = Tree::of(nodes).below(node).collect();
+                assert!(children.len() <= usize::from(BELOW_MAX));
+                assert!(children.iter().all(|child| Tree::of(nodes).above(*child) == Some(node)));
+            }
+            let all: usize = NodeId::all(nodes).map(|node| Tree::of(nodes).below(node).count()).sum();
+            assert_eq!(all, usize::from(nodes) - 1);
+        }
+    }
+
+    #[test]
+    fn everybody_learns_what_the_others_wrote_once_and_nothing_else() {
+        for nodes in [1u16, 2, 3, 5, 6, 9, 30, 128] {
+            let mut job = Job::new(nodes);
+            for epoch in 0..2 {
+                let seq = epoch + 1;
+                for node in NodeId::all(nodes).rev() {
+                    let page = 2 * u64::from(node.0);
+                    let mut arrival = arrival(nodes, node.0, seq, Collective::Barrier, &[7777, page]);
+                    if node.0 == 4 {
+                        // It has acquired a lock from node 2 meanwhile, and tells that on.
+                        arrival.knowledge.timestamp.advance(NodeId(2), seq);
+                        let others = knowledge(nodes, 2, seq, &[7777, 4]).notices;
+                        arrival.knowledge.notices.extend(others);
+                    }
+                    job.arrive(node, node, epoch, arrival).unwrap();
+                }
+                for (node, knowledge) in &job.told {
+                    let writers: Vec<NodeId> = knowledge.notices.iter().map(|notice| notice.node).collect();
+                    let knows = |writer: NodeId| writer == *node || node.0 == 4 && writer.0 == 2;
+                    let others: Vec<NodeId> = NodeId::all(nodes).filter(|writer| !knows(*writer)).collect();
+                    assert_eq!(writers, others, "node {node} of {nodes}");
+                    let whole = |notice: &IntervalNotice| {
+                        let pages: PageSet =
+                            [2 * u64::from(notice.node.0), 7777].into_iter().map(PageId).collect();
+                        notice.pages == pages && notice.seq == seq
+                    };
+                    assert!(knowledge.notices.iter().all(whole), "{knowledge:?}");
+                    assert!(NodeId::all(nodes).all(|writer| knowledge.timestamp.get(writer) == seq));
+                    assert_eq!(knowledge.epoch, epoch + 1);
+                }
+                assert_eq!(job.told.len(), usize::from(nodes));
+                job.told.clear();
+            }
+            let most = job.received.iter().max().copied().unwrap_or_default();
+            assert!(most <= 2 * (usize::from(BELOW_MAX) + 1), "{most} messages for one of {nodes} nodes");
         }
     }
 
     #[test]
     fn different_collectives_are_a_mismatch_but_followers_follow() {
-        let mut manager = BarrierManager::new(3);
         let allocate =
             Collective::Allocate { bytes: 8, placement: Placement::Block, page_size: PageSize::KIB_4 };
-        assert_eq!(manager.arrive(NodeId(1), 0, Collective::Follow, knowledge(3, 1, 1, &[])), Ok(Ok(None)));
-        assert_eq!(manager.arrive(NodeId(0), 0, allocate, knowledge(3, 0, 1, &[])), Ok(Ok(None)));
-        let mismatch = manager.arrive(NodeId(2), 0, Collective::Barrier, knowledge(3, 2, 1, &[])).unwrap();
+        let mut manager = Meeting::new(NodeId(0), Tree::of(3));
+        let of = |node, collective| arrival(3, node, 1, collective, &[]);
+        assert_eq!(manager.arrive(NodeId(1), 0, of(1, Collective::Follow)), Ok(Ok(None)));
+        assert_eq!(manager.arrive(NodeId(0), 0, of(0, allocate)), Ok(Ok(None)));
+        let mismatch = manager.arrive(NodeId(2), 0, of(2, Collective::Barrier)).unwrap();
         let sentence = mismatch.unwrap_err().sentence();
         assert!(
             sentence.contains("node 2 called hiroba_barrier while node 0 waits in hiroba_alloc"),
             "{sentence}"
         );
-        let completed = manager.arrive(NodeId(2), 0, Collective::Follow, knowledge(3, 2, 1, &[]));
-        assert_eq!(completed.unwrap().unwrap().unwrap().collective, allocate);
-        assert!(manager.arrive(NodeId(2), 0, Collective::Barrier, knowledge(3, 2, 1, &[])).is_err());
+        assert!(manager.depart(&knowledge(3, 0, 1, &[])).is_err(), "node 2 has yet to come");
+        let all = manager.arrive(NodeId(2), 0, of(2, Collective::Follow)).unwrap().unwrap().unwrap();
+        assert_eq!((all.collective, all.caller), (allocate, NodeId(0)));
+        for (from, epoch) in [(2, 0), (2, 1), (9, 0)] {
+            assert!(manager.arrive(NodeId(from), epoch, of(2, Collective::Barrier)).is_err());
+        }
+    }
+
+    #[test]
+    fn a_mismatch_deep_in_the_tree_names_the_two_who_called() {
+        let nodes = 30;
+        let mut job = Job::new(nodes);
+        let call = |node: NodeId| match node.0 {
+            // Below node 1 and node 2.
+            22 => Collective::Leave,
+            10 => Collective::Barrier,
+            _ => Collective::Follow,
+        };
+        let mut arrivals = NodeId::all(nodes)
+            .map(|node| job.arrive(node, node, 0, arrival(nodes, node.0, 1, call(node), &[])));
+        let mismatch = arrivals.find_map(Result::err).expect("they differ");
+        let mut callers = [mismatch.first.0, mismatch.second.0];
+        callers.sort();
+        assert_eq!(callers, [NodeId(10), NodeId(22)], "{}", mismatch.sentence());
     }
 }

@@ -1,5 +1,7 @@
 //! What every protocol engine takes in and gives out.
 
+use core::ops::Range;
+
 use hiroba_base::{
     Access, CondId, IntervalSeq, LockId, NodeId, PageId, PageRange, PageSet, PageSize, VectorTimestamp,
     VersionVector,
@@ -79,13 +81,24 @@ pub enum Misuse {
     NotAllocated(PageId),
 }
 
-/// New bytes for a page.
+/// New bytes for pages.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum NewContent {
     /// All zero.
     Zero,
-    /// These.
-    Bytes(Vec<u8>),
+    /// These bytes of the content ([`Message::content`]) of the message that is being handled.
+    Received(Range<usize>),
+}
+
+/// A page that the host sends.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PageToSend {
+    /// The page, homed here.
+    pub page: PageId,
+    /// The page's length.
+    pub page_bytes: u32,
+    /// The version that its bytes hold.
+    pub version: VersionVector,
 }
 
 /// What the host must do for the engine, in the order polled.
@@ -98,16 +111,12 @@ pub enum Effect {
         /// The encoded message.
         message: Vec<u8>,
     },
-    /// Send `to` a `PageReply` with the page's present bytes.
-    SendPage {
+    /// Send `to` one `PagesReply` with the pages' present bytes.
+    SendPages {
         /// The receiver, never this node.
         to: NodeId,
-        /// The page, homed here.
-        page: PageId,
-        /// The page's length.
-        page_bytes: u32,
-        /// The version that the bytes hold.
-        version: VersionVector,
+        /// The pages, one at least and in ascending order, no more than a message may carry.
+        pages: Vec<PageToSend>,
     },
     /// Let the program's loads and stores on these pages run free or fault.
     Protect {
@@ -115,6 +124,14 @@ pub enum Effect {
         pages: PageRange,
         /// What may run free.
         access: Access,
+    },
+    /// Take the program's access to pages away. Pages that had none may lie between them: one call is cheaper than two that leave
+    /// them out.
+    Invalidate {
+        /// From the first to the last page.
+        span: PageRange,
+        /// How many pages lose access.
+        pages: u64,
     },
     /// With asynchronous tracking: let loads and stores on these pages run free, and note from now on which of them are written.
     /// Ends faults like `Protect`.
@@ -150,19 +167,19 @@ pub enum Effect {
         /// Checked runs.
         runs: Vec<u8>,
     },
-    /// Fill the page's frame.
+    /// Fill frames.
     Install {
-        /// The page.
-        page: PageId,
-        /// What came from the home.
+        /// One page, or pages that follow each other. The program has no access to them.
+        pages: PageRange,
+        /// What came from the home, as long as the pages.
         content: NewContent,
-        /// The page's length.
-        page_bytes: u32,
-        /// The frame has a twin and may hold unsent writes: change frame and twin only where `content` differs from
+        /// It is one page. Its frame has a twin and may hold unsent writes: change frame and twin only where `content` differs from
         /// the twin ("merge, never overwrite"), and answer with [`Done::Merged`] before any other call.
         merge: bool,
-        /// Nobody waited for it.
-        prefetched: bool,
+        /// How many pages somebody waited for.
+        fetched: u32,
+        /// How many pages came before anybody asked for them.
+        prefetched: u32,
     },
     /// Read pages from the frames of their home, without its help, and answer with [`Done::Read`] before any other call. In this
     /// order: see that the home has published at least `needed`; announce each page to the home, by its first granule; copy each

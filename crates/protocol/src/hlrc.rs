@@ -17,6 +17,7 @@
 //! |---|---|---|---|---|---|
 //! | absent | no | None | no | fetch → clean | fetch, twin → dirty |
 //! | clean copy | yes | Read | no | – | twin → dirty |
+//! | marker | yes | None | no | → clean; fetch ahead | twin → dirty; fetch ahead |
 //! | dirty copy | yes | Write | yes | – | – |
 //! | dirty, invalidated | no | None | yes | fetch, **merge** → dirty | the same |
 //! | home, exclusive | – | Write | no | – | – |
@@ -35,6 +36,7 @@
 //! | absent | no | None | no | fetch, twin → copy | the same |
 //! | copy | yes | watched | yes | – | – |
 //! | resting copy | yes | None | no | twin → copy | the same |
+//! | marker | yes | None | no | twin → copy; fetch ahead | the same |
 //! | copy, invalidated, perhaps dirty | no | None | yes | fetch, **merge** → copy | the same |
 //! | home, exclusive | – | Write (watched until it is written) | no | – | – |
 //! | home, shared | – | watched | no | – | – |
@@ -48,6 +50,9 @@
 //! collective when all threads of its team have come. Other threads may go on and synchronise meanwhile, so a grant may
 //! reach a node before the departure that its sender has seen: it waits for that; and knowledge that is later than an arrival
 //! is passed on with the next one (`beyond`).
+//!
+//! Copies come one by one as they are touched, or many in a message where the program reads on and on: [`streams`] sees that and
+//! fetches ahead, [`copies`] asks, sends and installs. The nodes meet along a tree ([`crate::barrier`]).
 //!
 //! Deviations from the paper:
 //! - An acquire does not end the interval. A dirty page that it invalidates keeps its twin, and the page that is
@@ -65,8 +70,10 @@
 //!   announced page as written. Any doubt is settled by a request. See `one_sided.rs`, which argues why this is right.
 
 mod atomics;
+mod copies;
 mod meetings;
 mod one_sided;
+mod streams;
 mod tracking;
 
 use std::collections::{BTreeMap, VecDeque};
@@ -74,30 +81,24 @@ use std::collections::{BTreeMap, VecDeque};
 use hiroba_base::{
     Access, IntervalSeq, LockId, NodeId, PageId, PageRange, PageSet, PageSize, VectorTimestamp, VersionVector,
 };
-use hiroba_wire::{
-    AtomicOperation, Collective, Knowledge, Limits, Message, PageContent, PageDiff, Placement, Ticket,
-};
+use hiroba_wire::{AtomicOperation, Collective, Knowledge, Limits, Message, PageDiff, Placement, Ticket};
 use rustc_hash::FxHashMap;
 
 use self::meetings::Team;
 use self::one_sided::Reach;
+use self::streams::Streams;
 pub use self::tracking::RESTING_AFTER_RELEASES;
 use self::tracking::Watch;
-use crate::barrier::BarrierManager;
+use crate::barrier::{Arrival, Meeting, Tree};
 use crate::cond::Conds;
 use crate::home::{HomeMap, Located};
 use crate::interval::IntervalLog;
 use crate::lock::{LockAction, Locks};
-use crate::{
-    Done, Effect, Engine, Misuse, NewContent, Outcome, ProtocolError, Sync, Waiter, WriteTracking, diff,
-};
+use crate::{Done, Effect, Engine, Misuse, Outcome, ProtocolError, Sync, Waiter, WriteTracking, diff};
 
 /// Diffs for one home are sent when they reach this many bytes, so that a long release overlaps with the network and no
 /// message grows with the number of dirty pages.
 const FLUSH_BATCH_BYTES: usize = 48 << 10;
-
-/// Prefetches that may be under way at once; hints beyond are dropped.
-const PREFETCHES_MAX: usize = 256;
 
 /// The HLRC engine of one node.
 #[derive(Debug)]
@@ -131,13 +132,15 @@ pub struct Hlrc {
     /// Requests and diffs for regions that this node's own threads have yet to hear of: their senders have left the
     /// collective that allocated them.
     ahead: Vec<(NodeId, Vec<u8>)>,
-    barrier_manager: Option<BarrierManager>,
+    meeting: Meeting,
     release: Option<OpenRelease>,
     /// `Effect::Atomic`s that the host has not answered yet, in order: who wants the result, and of which page.
     atomics: VecDeque<(AtomicClient, PageId)>,
     /// Atomic operations under way at other homes: page and offset, by waiting thread.
     atomic_targets: FxHashMap<Ticket, (PageId, u32)>,
-    prefetches: usize,
+    streams: Streams,
+    /// Bytes of pages that were asked for before anybody touched them, and are on their way.
+    prefetching_bytes: u64,
     effects: VecDeque<Effect>,
     /// Messages to this node itself, as encoded bytes so that they take the same path as others; and those that were kept.
     loopback: VecDeque<(NodeId, Vec<u8>)>,
@@ -178,6 +181,8 @@ struct Fetch {
     hinted: bool,
     /// A thread waits, or has waited, for it.
     demanded: bool,
+    /// It shows how far a stream has come, see [`streams`].
+    marks: bool,
 }
 
 #[derive(Debug)]
@@ -260,11 +265,12 @@ impl Hlrc {
             beyond: IntervalLog::new(nodes),
             early: Vec::new(),
             ahead: Vec::new(),
-            barrier_manager: (me == NodeId::ZERO).then(|| BarrierManager::new(nodes)),
+            meeting: Meeting::new(me, Tree::of(nodes)),
             release: None,
             atomics: VecDeque::new(),
             atomic_targets: FxHashMap::default(),
-            prefetches: 0,
+            streams: Streams::default(),
+            prefetching_bytes: 0,
             effects: VecDeque::new(),
             loopback: VecDeque::new(),
         }
@@ -333,6 +339,18 @@ impl Hlrc {
         self.effects.push_back(Effect::Twin { page: page_id, page_bytes });
     }
 
+    /// Sets the access of pages, in as few effects as they have runs.
+    fn protect_set(&mut self, pages: &PageSet, access: Access) {
+        for page_id in pages.iter() {
+            let page = self.pages.entry(page_id).or_default();
+            page.access = access;
+            if std::mem::take(&mut page.watched) {
+                self.watch.pages.remove(&page_id);
+            }
+        }
+        self.protect_all(pages, access);
+    }
+
     /// One effect a run of pages: taking access away costs a system call and a TLB shootdown whatever its length.
     fn protect_all(&mut self, pages: &PageSet, access: Access) {
         let spans = self.homes.spans(pages).into_iter();
@@ -357,12 +375,13 @@ impl Hlrc {
 /// Faults: a copy is fetched whole from its home (Zhou, Iftode, Li).
 impl Hlrc {
     fn fault(&mut self, granule: PageId, wanted: Access, waiter: Option<Waiter>) {
-        let Some(Located { page: page_id, home, .. }) = self.homes.locate(granule) else {
+        let Some(located) = self.homes.locate(granule) else {
             if let Some(waiter) = waiter {
                 self.wake(waiter, Outcome::Misuse(Misuse::NotAllocated(granule)));
             }
             return;
         };
+        let Located { page: page_id, home, .. } = located;
         let page = self.pages.entry(page_id).or_default();
         let wanted = match (wanted, page.access) {
             (Access::None, Access::None) => Access::Read,
@@ -386,13 +405,18 @@ impl Hlrc {
             }
             self.grant_home_access(page_id, wanted);
         } else if page.valid {
-            self.give_copy(page_id, wanted);
+            let rested = page.access == Access::None;
+            self.give_copies([(page_id, wanted)]);
+            if rested {
+                self.follow_streams(located, false);
+            }
         } else {
             let in_flight = page.fetch.is_some();
             page.wait(wanted, waiter);
             if !in_flight {
                 self.request_page(home, page_id);
             }
+            self.follow_streams(located, !in_flight);
             return;
         }
         if let Some(waiter) = waiter {
@@ -418,77 +442,6 @@ impl Hlrc {
             self.protect(page_id, Access::Read);
         }
     }
-
-    /// Lets the program at a copy whose content is there.
-    fn give_copy(&mut self, page_id: PageId, wanted: Access) {
-        let has_twin = self.pages.entry(page_id).or_default().twin;
-        let needs_twin = self.is_async() || wanted == Access::Write;
-        if needs_twin && !has_twin {
-            self.make_twin(page_id);
-        }
-        if self.is_async() {
-            self.watch(page_id);
-        } else if needs_twin || has_twin {
-            self.written.insert(page_id);
-            self.protect(page_id, Access::Write);
-        } else {
-            self.protect(page_id, Access::Read);
-        }
-    }
-
-    /// Begins to fetch a page for which a [`Fetch`] has been noted: from the home's frame, or by message.
-    fn request_page(&mut self, home: NodeId, page_id: PageId) {
-        if self.reach.includes(home) {
-            self.read_page(home, page_id);
-        } else {
-            self.ask_for_page(home, page_id);
-        }
-    }
-
-    fn ask_for_page(&mut self, home: NodeId, page_id: PageId) {
-        let needed = self.pages.entry(page_id).or_default().needed.clone();
-        self.send(home, &Message::PageRequest { page: page_id, needed });
-    }
-
-    fn handle_page_reply(
-        &mut self,
-        page_id: PageId,
-        version: &VersionVector,
-        content: PageContent<'_>,
-    ) -> Result<(), ProtocolError> {
-        let located = self.homes.locate(page_id).filter(|located| located.page == page_id);
-        let page = self.pages.entry(page_id).or_default();
-        let (Some(fetch), Some(Located { home, granules, .. })) = (page.fetch.take(), located) else {
-            return Err(unexpected("a page only after a request", format!("{page_id}")));
-        };
-        let page_bytes = granules as u32 * self.limits.granule_bytes;
-        if let PageContent::Bytes(bytes) = content
-            && bytes.len() != page_bytes as usize
-        {
-            let got = format!("{} bytes for {page_id}", bytes.len());
-            return Err(unexpected("all bytes of a page", got));
-        }
-        if !version.covers(&page.needed) {
-            // A sibling thread acquired, or this node released the page, while the reply was under way.
-            page.fetch = Some(fetch);
-            self.request_page(home, page_id);
-            return Ok(());
-        }
-        page.held = version.clone();
-        page.needed = VersionVector::new();
-        page.valid = true;
-        self.prefetches -= usize::from(fetch.hinted);
-        let content = match content {
-            PageContent::Zero => NewContent::Zero,
-            PageContent::Bytes(bytes) => NewContent::Bytes(bytes.to_vec()),
-        };
-        let merge = page.twin;
-        let prefetched = !fetch.demanded;
-        self.effects.push_back(Effect::Install { page: page_id, content, page_bytes, merge, prefetched });
-        self.give_copy(page_id, if fetch.wants_write { Access::Write } else { Access::Read });
-        fetch.waiters.into_iter().for_each(|waiter| self.wake(waiter, Outcome::Done));
-        Ok(())
-    }
 }
 
 impl Page {
@@ -513,13 +466,7 @@ impl Hlrc {
 
     fn serve(&mut self, page_id: PageId, request: HomeRequest) {
         match request {
-            HomeRequest::Page(to) => {
-                self.share(page_id);
-                self.make_room_for_announcements(to);
-                let version = self.pages.entry(page_id).or_default().held.clone();
-                let page_bytes = self.page_bytes(page_id);
-                self.effects.push_back(Effect::SendPage { to, page: page_id, page_bytes, version });
-            }
+            HomeRequest::Page(to) => self.send_pages(to, &[page_id]),
             HomeRequest::Atomic { client, offset, operation } => {
                 self.atomics.push_back((client, page_id));
                 self.effects.push_back(Effect::Atomic { page: page_id, offset, operation });
@@ -716,7 +663,7 @@ impl Hlrc {
                 }
             }
             AfterRelease::Acquire(sync, waiter) => self.begin_acquire(sync, waiter),
-            AfterRelease::Arrive(collective) => self.send_arrival(collective),
+            AfterRelease::Arrive(collective) => self.arrive(collective),
             AfterRelease::Publish(to, waiter) => {
                 // What `to` has seen is not known here: it gets all since the last barrier.
                 let knowledge = self.knowledge_beyond(&VectorTimestamp::new(self.limits.nodes));
@@ -779,7 +726,7 @@ impl Hlrc {
             }
         }
         self.timestamp.merge(&knowledge.timestamp);
-        self.protect_all(&invalidated, Access::None);
+        self.invalidate(&invalidated);
     }
 }
 
@@ -852,9 +799,10 @@ impl Hlrc {
             Message::PageRequest { page, needed } => {
                 self.handle_home_request(*page, needed, HomeRequest::Page(from));
             }
-            Message::PageReply { page, version, content } => {
-                self.handle_page_reply(*page, version, *content)?
+            Message::PagesRequest { wanted, descending } => {
+                self.handle_pages_request(from, wanted, *descending)?;
             }
+            Message::PagesReply { copies, content } => self.handle_pages_reply(copies, content)?,
             Message::Diffs { seq, last, diffs } => self.handle_diffs(from, *seq, *last, diffs)?,
             Message::LockRequest { lock, timestamp } => {
                 let action = self.locks.handle_request(*lock, from, timestamp.clone(), false);
@@ -908,11 +856,13 @@ impl Hlrc {
                 let lock = self.conds.handle_wake(*ticket)?;
                 self.acquire_lock(lock, Waiter(*ticket));
             }
-            Message::Arrive { epoch, collective, knowledge } => {
-                self.handle_arrival(from, *epoch, *collective, knowledge)?;
+            Message::Arrive { epoch, collective, caller, least, knowledge } => {
+                let (least, knowledge) = (least.clone(), knowledge.clone());
+                let arrival = Arrival { collective: *collective, caller: *caller, least, knowledge };
+                self.handle_arrival(from, *epoch, arrival)?;
             }
             Message::Depart { epoch, collective, knowledge } => {
-                self.handle_departure(*epoch, *collective, knowledge)?;
+                self.handle_departure(from, *epoch, *collective, knowledge)?;
             }
             Message::AtomicRequest { ticket, page, offset, operation, needed } => {
                 let client = AtomicClient::There(from, *ticket);
@@ -976,24 +926,7 @@ impl Engine for Hlrc {
     }
 
     fn handle_prefetch(&mut self, pages: PageRange) {
-        let mut next = pages.first;
-        while next < pages.end() && self.prefetches < PREFETCHES_MAX {
-            let Some(Located { page: page_id, granules, home }) = self.homes.locate(next) else {
-                next = PageId(next.0 + 1);
-                continue;
-            };
-            next = PageId(page_id.0 + granules);
-            if home == self.me {
-                continue;
-            }
-            let page = self.pages.entry(page_id).or_default();
-            if page.valid || page.fetch.is_some() {
-                continue;
-            }
-            page.fetch = Some(Fetch { hinted: true, ..Fetch::default() });
-            self.prefetches += 1;
-            self.request_page(home, page_id);
-        }
+        self.prefetch(pages);
     }
 
     fn handle_message(&mut self, from: NodeId, message: &Message<'_>) -> Result<(), ProtocolError> {

@@ -62,6 +62,21 @@ impl HomeMap {
         self.locate(page).map(|located| located.home)
     }
 
+    /// The granules of the region that holds this one.
+    pub fn region_around(&self, granule: PageId) -> Option<PageRange> {
+        self.region_of(granule).map(|region| region.granules)
+    }
+
+    /// The pages of a range that begins with one of them, up to its end or to a granule that is not allocated.
+    pub fn pages_in(&self, range: PageRange) -> impl Iterator<Item = Located> + '_ {
+        let mut next = range.first;
+        std::iter::from_fn(move || {
+            let located = self.locate(next).filter(|_| next < range.end())?;
+            next = located.span().end();
+            Some(located)
+        })
+    }
+
     /// The granules of the pages, in as few ranges as they have.
     pub fn spans(&self, pages: &PageSet) -> Vec<PageRange> {
         let mut spans: Vec<PageRange> = Vec::new();
@@ -144,5 +159,13 @@ mod tests {
         let spans =
             [(8, 4), (16, 5), (22, 1)].map(|(first, count)| PageRange { first: PageId(first), count });
         assert_eq!(map.spans(&pages), spans);
+        let walked = |first, count| {
+            let range = PageRange { first: PageId(first), count };
+            map.pages_in(range).map(|located| located.page.0).collect::<Vec<u64>>()
+        };
+        assert_eq!(
+            (walked(12, 10), walked(21, 9), walked(8, 0)),
+            (vec![12, 16, 20, 21], vec![21, 22], vec![])
+        );
     }
 }

@@ -18,6 +18,6 @@ pub mod lock;
 pub mod races;
 
 pub use engine::{
-    Done, Effect, Engine, Misuse, NewContent, Outcome, ProtocolError, ReadOutcome, Sync, Waiter,
+    Done, Effect, Engine, Misuse, NewContent, Outcome, PageToSend, ProtocolError, ReadOutcome, Sync, Waiter,
     WriteTracking,
 };

@@ -8,9 +8,11 @@ pub mod agent;
 pub mod control;
 mod error;
 mod message;
+mod pages;
 
 pub use error::WireError;
 pub use message::{
-    AtomicOperation, AtomicOutcome, Collective, IntervalNotice, Knowledge, Limits, Message, PageContent,
-    PageDiff, Placement, Ticket, WrittenPage,
+    AtomicOperation, AtomicOutcome, Collective, IntervalNotice, Knowledge, Limits, Message, PageDiff,
+    Placement, Ticket, WrittenPage,
 };
+pub use pages::{PAGES_PER_MESSAGE_MAX, PageCopy, PagesWanted};

@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::WireError;
 use crate::control::CodeSite;
+use crate::pages::{PageCopy, PagesWanted};
 
 /// What bounds every field that a message carries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -62,15 +63,6 @@ pub struct WrittenPage {
     pub ranges: Vec<core::ops::Range<u32>>,
     /// The interval's first store to the page.
     pub first_store: Option<CodeSite>,
-}
-
-/// The contents of a page.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum PageContent<'a> {
-    /// Never written by anyone: all zero, and not sent.
-    Zero,
-    /// All bytes of the page.
-    Bytes(&'a [u8]),
 }
 
 /// How a collectively allocated region's pages are spread over homes.
@@ -155,15 +147,19 @@ pub enum Message<'a> {
         /// The version that write notices demand.
         needed: VersionVector,
     },
-    /// From the home.
-    PageReply {
-        /// The page.
-        page: PageId,
-        /// The intervals that `content` holds.
-        version: VersionVector,
-        /// The page's bytes.
-        #[serde(borrow)]
-        content: PageContent<'a>,
+    /// To a home: send these pages, each as soon as it holds what is needed.
+    PagesRequest {
+        /// The pages, no more than [`PAGES_PER_MESSAGE_MAX`] in all, grouped by what is needed of them.
+        wanted: Vec<PagesWanted>,
+        /// Those with the highest numbers are wanted first.
+        descending: bool,
+    },
+    /// From a home: pages that were asked for, in one request or in several.
+    PagesReply {
+        /// The pages, no more than [`PAGES_PER_MESSAGE_MAX`].
+        copies: Vec<PageCopy>,
+        /// Their bytes, one after the other, without those that are all zero.
+        content: &'a [u8],
     },
     /// To a home: what interval `seq` of the sender changed there.
     Diffs {
@@ -252,22 +248,26 @@ pub enum Message<'a> {
         /// The waiting thread.
         ticket: Ticket,
     },
-    /// To the barrier manager.
+    /// To the node above in the tree of nodes: the sender has arrived, and everybody below it.
     Arrive {
         /// How many collectives the sender has completed.
         epoch: u64,
-        /// Which one this is.
+        /// Which one this is: a follower's only when all of them follow.
         collective: Collective,
-        /// The sender's own intervals since the last one.
+        /// Who of them called it.
+        caller: NodeId,
+        /// The latest timestamp that every one of them has reached, where that is not the one of `knowledge`.
+        least: Option<VectorTimestamp>,
+        /// Their own intervals since the last one.
         knowledge: Knowledge,
     },
-    /// From the barrier manager: all have arrived.
+    /// From the node above: all have arrived.
     Depart {
         /// The completed collective's number.
         epoch: u64,
         /// Which one it was (followers learn it here).
         collective: Collective,
-        /// Everybody's intervals since the last one that the receiver lacks.
+        /// The intervals since the last one of all but the receiver and the nodes below it, as far as these lack them.
         knowledge: Knowledge,
     },
     /// To the home of an atomic word.
@@ -373,14 +373,8 @@ impl<'a> Message<'a> {
                 limits.page(*page)?;
                 limits.version(needed)
             }
-            Message::PageReply { page, version, content } => {
-                limits.page(*page)?;
-                limits.version(version)?;
-                match content {
-                    PageContent::Zero => Ok(()),
-                    PageContent::Bytes(bytes) => limits.page_length(bytes.len()),
-                }
-            }
+            Message::PagesRequest { wanted, .. } => limits.wanted(wanted),
+            Message::PagesReply { copies, content } => limits.copies(copies, content),
             Message::Diffs { seq, last: _, diffs } => {
                 limits.seq(*seq)?;
                 diffs.iter().try_for_each(|diff| limits.page(diff.page))
@@ -402,12 +396,12 @@ impl<'a> Message<'a> {
             Message::LockGrant { knowledge, .. } | Message::Publish { knowledge } => {
                 limits.knowledge(knowledge)
             }
-            Message::Arrive { collective, knowledge, .. } | Message::Depart { collective, knowledge, .. } => {
-                if let Collective::Allocate { placement: Placement::On(node), .. } = collective {
-                    limits.node(*node)?;
-                }
-                limits.knowledge(knowledge)
+            Message::Arrive { collective, caller, least, knowledge, .. } => {
+                limits.node(*caller)?;
+                least.as_ref().map_or(Ok(()), |least| limits.timestamp(least))?;
+                limits.collective(*collective, knowledge)
             }
+            Message::Depart { collective, knowledge, .. } => limits.collective(*collective, knowledge),
             Message::AtomicRequest { page, offset, needed, .. } => {
                 limits.page(*page)?;
                 limits.version(needed)?;
@@ -429,7 +423,12 @@ impl<'a> Message<'a> {
 }
 
 impl Limits {
-    fn within(field: &'static str, expected: &'static str, got: u64, good: bool) -> Result<(), WireError> {
+    pub(crate) fn within(
+        field: &'static str,
+        expected: &'static str,
+        got: u64,
+        good: bool,
+    ) -> Result<(), WireError> {
         if good { Ok(()) } else { Err(WireError::OutOfBounds { field, expected, got }) }
     }
 
@@ -437,13 +436,8 @@ impl Limits {
         Self::within("node", "a node of the job", u64::from(node.0), node.0 < self.nodes)
     }
 
-    fn page(&self, page: PageId) -> Result<(), WireError> {
+    pub(crate) fn page(&self, page: PageId) -> Result<(), WireError> {
         Self::within("page", "a page of the shared region", page.0, page.0 < self.region_granules)
-    }
-
-    fn page_length(&self, bytes: usize) -> Result<(), WireError> {
-        let good = bytes <= PageSize::MIB_2.bytes() && bytes.is_multiple_of(self.granule_bytes as usize);
-        Self::within("page content", "whole granules, at most the largest page", bytes as u64, good)
     }
 
     fn word(&self, offset: u32) -> Result<(), WireError> {
@@ -455,7 +449,7 @@ impl Limits {
         Self::within("interval", "1 or more", seq, seq > 0)
     }
 
-    fn version(&self, version: &VersionVector) -> Result<(), WireError> {
+    pub(crate) fn version(&self, version: &VersionVector) -> Result<(), WireError> {
         let entries = version.entries().len() as u64;
         Self::within(
             "version vector entries",
@@ -469,6 +463,13 @@ impl Limits {
         let entries = timestamp.nodes();
         let good = entries == usize::from(self.nodes);
         Self::within("vector timestamp entries", "one a node", entries as u64, good)
+    }
+
+    fn collective(&self, collective: Collective, knowledge: &Knowledge) -> Result<(), WireError> {
+        if let Collective::Allocate { placement: Placement::On(node), .. } = collective {
+            self.node(node)?;
+        }
+        self.knowledge(knowledge)
     }
 
     fn knowledge(&self, knowledge: &Knowledge) -> Result<(), WireError> {
@@ -489,6 +490,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::pages::PAGES_PER_MESSAGE_MAX;
 
     const LIMITS: Limits = Limits { nodes: 4, region_granules: 100, granule_bytes: 4096 };
 
@@ -499,27 +501,35 @@ mod tests {
         let pages: PageSet = [3, 4, 9].into_iter().map(PageId).collect();
         let knowledge = Knowledge {
             timestamp: timestamp.clone(),
-            notices: vec![IntervalNotice { node: NodeId(1), seq: 2, pages }],
+            notices: vec![IntervalNotice { node: NodeId(1), seq: 2, pages: pages.clone() }],
             epoch: 3,
             beyond_arrival: true,
         };
         vec![
             Message::PageRequest { page: PageId(99), needed: version.clone() },
-            Message::PageReply {
-                page: PageId(0),
-                version: version.clone(),
-                content: PageContent::Bytes(&[7; 4096]),
+            Message::PagesReply {
+                copies: vec![PageCopy { page: PageId(0), version: version.clone(), is_zero: false }],
+                content: &[7; 4096],
             },
-            Message::PageReply { page: PageId(0), version: version.clone(), content: PageContent::Zero },
+            Message::PagesRequest {
+                wanted: vec![PagesWanted { needed: version.clone(), pages: pages.clone() }],
+                descending: true,
+            },
             Message::Diffs {
                 seq: 1,
                 last: true,
                 diffs: vec![PageDiff { page: PageId(5), runs: &[1, 2, 3] }],
             },
             Message::LockRequest { lock: LockId(u32::MAX), timestamp: timestamp.clone() },
-            Message::LockForward { lock: LockId(1), requester: NodeId(3), timestamp },
+            Message::LockForward { lock: LockId(1), requester: NodeId(3), timestamp: timestamp.clone() },
             Message::LockGrant { lock: LockId(1), knowledge: knowledge.clone() },
-            Message::Arrive { epoch: 1, collective: Collective::Barrier, knowledge },
+            Message::Arrive {
+                epoch: 1,
+                collective: Collective::Barrier,
+                caller: NodeId(3),
+                least: Some(VectorTimestamp::new(4)),
+                knowledge,
+            },
             Message::AtomicRequest {
                 ticket: 1,
                 page: PageId(1),
@@ -543,13 +553,41 @@ mod tests {
     fn fields_out_of_bounds_are_refused() {
         let mut version = VersionVector::new();
         version.advance(NodeId(4), 1);
+        let knowledge = Knowledge {
+            timestamp: VectorTimestamp::new(4),
+            notices: Vec::new(),
+            epoch: 0,
+            beyond_arrival: false,
+        };
+        // Each alone is within the region, all together are more pages than a message may name.
+        let all = PagesWanted { needed: VersionVector::new(), pages: (0..100).map(PageId).collect() };
+        let too_many = vec![all; PAGES_PER_MESSAGE_MAX as usize / 100 + 1];
         let bad = [
             Message::PageRequest { page: PageId(100), needed: VersionVector::new() },
             Message::PageRequest { page: PageId(1), needed: version },
-            Message::PageReply {
-                page: PageId(1),
-                version: VersionVector::new(),
-                content: PageContent::Bytes(&[0; 4095]),
+            Message::PagesReply {
+                copies: vec![PageCopy { page: PageId(1), version: VersionVector::new(), is_zero: false }],
+                content: &[0; 4095],
+            },
+            Message::PagesReply { copies: Vec::new(), content: &[0; 4096] },
+            Message::PagesReply {
+                copies: vec![PageCopy { page: PageId(100), version: VersionVector::new(), is_zero: true }],
+                content: &[],
+            },
+            Message::PagesRequest { wanted: too_many, descending: false },
+            Message::Arrive {
+                epoch: 0,
+                collective: Collective::Barrier,
+                caller: NodeId(4),
+                least: None,
+                knowledge: knowledge.clone(),
+            },
+            Message::Arrive {
+                epoch: 0,
+                collective: Collective::Barrier,
+                caller: NodeId(3),
+                least: Some(VectorTimestamp::new(5)),
+                knowledge,
             },
             Message::Diffs { seq: 0, last: false, diffs: vec![] },
             Message::LockRequest { lock: LockId(0), timestamp: VectorTimestamp::new(5) },

@@ -8,7 +8,7 @@ use std::collections::VecDeque;
 
 use hiroba_base::{IntervalSeq, NodeId, PageId, PageRange, Prng, RngExt, VersionVector};
 use hiroba_protocol::hlrc::Hlrc;
-use hiroba_protocol::{Engine, NewContent, ReadOutcome, WriteTracking};
+use hiroba_protocol::{Engine, ReadOutcome, WriteTracking};
 use hiroba_wire::Limits;
 use rustc_hash::FxHashMap;
 
@@ -137,12 +137,8 @@ impl<E: Engine> Cluster<E> {
             self.announce(home, pages, page_bytes);
         }
         let how = if merge { self.mutation.on_merge() } else { Merge::Replace };
-        let mut dirty = false;
-        for (page, content) in page_ids(pages, page_bytes).zip(content.chunks(page_bytes)) {
-            let memory = &mut self.nodes[id.index()].memory;
-            let installed = memory.install(page, NewContent::Bytes(content.to_vec()), page_bytes, how);
-            dirty |= installed.map_err(|error| Failure::Memory { node: id, error })?;
-        }
+        let installed = self.nodes[id.index()].memory.install(pages, Some(&content), how);
+        let dirty = installed.map_err(|error| Failure::Memory { node: id, error })?;
         Ok(ReadOutcome::Installed { dirty: merge && self.mutation.on_merged(dirty) })
     }
 

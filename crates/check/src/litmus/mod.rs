@@ -10,6 +10,7 @@ use crate::cluster::Ended;
 use crate::program::script::*;
 use crate::program::{Address, Instruction, Program, Region, Register, Script};
 
+mod bulk;
 mod one_sided;
 mod pages;
 mod threads;
@@ -77,6 +78,8 @@ pub fn catalogue() -> Vec<Litmus> {
     all.extend(tracking::siblings_write());
     all.extend(tracking::exclusive_pages());
     all.extend(pages::pages());
+    all.extend(bulk::streams());
+    all.extend(bulk::trees());
     all.extend(one_sided::readers());
     all.extend(one_sided::versions());
     all.extend(threads::teams_meet());

@@ -1,10 +1,11 @@
-//! Collectives: the team of threads that makes a node's calls, arrival and departure, and what crosses them.
+//! Collectives: the team of threads that makes a node's calls, arrival and departure along the tree of nodes
+//! ([`crate::barrier`]), and what crosses them.
 
 use hiroba_base::{NodeId, PageId, VectorTimestamp};
 use hiroba_wire::{Collective, Knowledge, Message};
 
 use super::{AfterRelease, Hlrc, unexpected};
-use crate::barrier;
+use crate::barrier::{self, Arrival, Meeting};
 use crate::interval::IntervalLog;
 use crate::{Effect, Misuse, Outcome, ProtocolError, Waiter};
 
@@ -26,6 +27,12 @@ impl Team {
 }
 
 impl Hlrc {
+    /// Arranges the nodes in a tree with up to `below_max` nodes below each, instead of [`barrier::BELOW_MAX`]: for tests.
+    pub fn meeting_below(mut self, below_max: u16) -> Hlrc {
+        self.meeting = Meeting::new(self.me, self.meeting.tree().narrowed(below_max));
+        self
+    }
+
     /// A thread has come to a collective; the node arrives with the last thread of its team.
     pub(super) fn gather(&mut self, collective: Collective, waiter: Waiter) {
         let team = &mut self.team;
@@ -56,49 +63,65 @@ impl Hlrc {
         }
     }
 
-    pub(super) fn send_arrival(&mut self, collective: Collective) {
+    /// This node has come.
+    pub(super) fn arrive(&mut self, collective: Collective) {
         let mut notices = self.log.of(self.me);
         notices.extend(self.beyond.beyond(&VectorTimestamp::new(self.limits.nodes)));
         let epoch = self.collectives_done;
         let timestamp = self.timestamp.clone();
         let knowledge = Knowledge { timestamp, notices, epoch, beyond_arrival: false };
-        self.send(NodeId::ZERO, &Message::Arrive { epoch, collective, knowledge });
+        let arrival = Arrival { collective, caller: self.me, least: None, knowledge };
+        let arrived = self.handle_arrival(self.me, epoch, arrival);
+        arrived.expect("a node arrives once at the collective after those that it has completed");
     }
 
     pub(super) fn handle_arrival(
         &mut self,
         from: NodeId,
         epoch: u64,
-        collective: Collective,
-        knowledge: &Knowledge,
+        arrival: Arrival,
     ) -> Result<(), ProtocolError> {
-        let Some(manager) = self.barrier_manager.as_mut() else {
-            return Err(unexpected("arrivals only on node 0", format!("one from node {from}")));
-        };
-        match manager.arrive(from, epoch, collective, knowledge.clone())? {
+        match self.meeting.arrive(from, epoch, arrival)? {
             Ok(None) => {}
-            Ok(Some(completed)) => {
-                for (node, knowledge) in NodeId::all(self.limits.nodes).zip(completed.departures) {
-                    let (epoch, collective) = (completed.epoch, completed.collective);
-                    self.send(node, &Message::Depart { epoch, collective, knowledge });
+            Ok(Some(all)) => match self.meeting.tree().above(self.me) {
+                Some(above) => {
+                    let Arrival { collective, caller, least, knowledge } = all;
+                    self.send(above, &Message::Arrive { epoch, collective, caller, least, knowledge });
                 }
-            }
+                None => {
+                    let timestamp = all.knowledge.timestamp;
+                    let nothing =
+                        Knowledge { timestamp, notices: Vec::new(), epoch: epoch + 1, beyond_arrival: false };
+                    self.handle_departure(self.me, epoch, all.collective, &nothing)?;
+                }
+            },
             Err(mismatch) => self.effects.push_back(Effect::Fatal { sentence: mismatch.sentence() }),
         }
         Ok(())
     }
 
+    /// All nodes have come: `news` is what those elsewhere in the tree tell.
     pub(super) fn handle_departure(
         &mut self,
+        from: NodeId,
         epoch: u64,
         collective: Collective,
-        knowledge: &Knowledge,
+        news: &Knowledge,
     ) -> Result<(), ProtocolError> {
-        if !self.team.arrived || epoch != self.collectives_done {
+        if !self.team.arrived
+            || epoch != self.collectives_done
+            || from != self.meeting.tree().above(self.me).unwrap_or(self.me)
+        {
             return Err(unexpected(
-                "a departure from the present collective",
-                format!("one from collective {epoch}"),
+                "a departure from the present collective, from the node above",
+                format!("one from collective {epoch} and node {from}"),
             ));
+        }
+        let mut departures = self.meeting.depart(news)?;
+        let own = departures.iter().position(|(node, _)| *node == self.me).expect("this node has arrived");
+        let knowledge = &departures.swap_remove(own).1;
+        for (below, knowledge) in departures {
+            self.send(below, &Message::Depart { epoch, collective, knowledge });
         }
         self.collectives_done += 1;
         self.absorb(knowledge, false);
@@ -139,6 +162,9 @@ impl Hlrc {
         let is_unknown = |page: PageId| self.homes.locate(page).is_none();
         match message {
             Message::PageRequest { page, .. } | Message::AtomicRequest { page, .. } => is_unknown(*page),
+            Message::PagesRequest { wanted, .. } => {
+                wanted.iter().any(|group| group.pages.iter().any(is_unknown))
+            }
             Message::Diffs { diffs, .. } => diffs.iter().any(|diff| is_unknown(diff.page)),
             _ => false,
         }

@@ -32,7 +32,7 @@ use crate::{Effect, ReadOutcome};
 
 /// Adjacent pages are read in one go up to this many bytes: enough to make the cost of a call small, and a
 /// copy that keeps others waiting for some tens of microseconds.
-const READ_RUN_BYTES_MAX: u64 = 256 << 10;
+pub(super) const READ_RUN_BYTES_MAX: u64 = 256 << 10;
 
 /// The nodes whose frames this node can read, by number; none where the fabric cannot.
 #[derive(Debug, Default)]
@@ -64,15 +64,17 @@ impl Hlrc {
         self
     }
 
-    /// Reads a page from its home's frame, together with the one before it if that is about to be read as well.
-    pub(super) fn read_page(&mut self, home: NodeId, page_id: PageId) {
-        let read = self.read_of(home, page_id);
-        if let Some(last) = self.effects.back_mut()
-            && extend(last, &read)
-        {
-            return;
+    /// Reads pages of one home from its frames; those that follow each other together.
+    pub(super) fn read_pages(&mut self, home: NodeId, mut pages: Vec<PageId>) {
+        pages.sort_unstable();
+        let mut run: Option<Effect> = None;
+        for page_id in pages {
+            let read = self.read_of(home, page_id);
+            if run.as_mut().is_none_or(|run| !extend(run, &read)) {
+                self.effects.extend(run.replace(read));
+            }
         }
-        self.effects.push_back(read);
+        self.effects.extend(run);
     }
 
     fn read_of(&mut self, home: NodeId, page_id: PageId) -> Effect {
@@ -92,52 +94,23 @@ impl Hlrc {
     pub(super) fn handle_read(&mut self, pages: PageRange, outcome: ReadOutcome) {
         let Located { granules, home, .. } = self.locate(pages.first);
         let page_ids = (0..pages.count / granules).map(|index| PageId(pages.first.0 + index * granules));
-        match outcome {
-            ReadOutcome::Installed { dirty } if pages.count == granules => {
-                self.install_read(pages.first, dirty);
-            }
-            ReadOutcome::Installed { .. } => self.install_run(&page_ids.collect()),
-            ReadOutcome::Behind if pages.count == granules => self.ask_for_page(home, pages.first),
-            ReadOutcome::Behind => {
-                // One of them may have kept the others.
-                for page_id in page_ids {
-                    let read = self.read_of(home, page_id);
-                    self.effects.push_back(read);
-                }
-            }
-        }
-    }
-
-    fn install_read(&mut self, page_id: PageId, dirty: bool) {
-        let page = self.pages.entry(page_id).or_default();
-        let fetch = page.fetch.take().expect("a page that is read is being fetched");
-        page.has_come();
-        if page.twin && !dirty && self.is_async() {
-            self.written.remove(page_id);
-        }
-        self.prefetches -= usize::from(fetch.hinted);
-        self.give_copy(page_id, if fetch.wants_write { Access::Write } else { Access::Read });
-        fetch.waiters.into_iter().for_each(|waiter| self.wake(waiter, crate::Outcome::Done));
-    }
-
-    /// Pages without twins, for which nobody waits.
-    fn install_run(&mut self, page_ids: &PageSet) {
-        for page_id in page_ids.iter() {
+        let ReadOutcome::Installed { dirty } = outcome else {
+            return self.ask_for_pages(home, &page_ids.collect::<Vec<_>>(), false);
+        };
+        let mut fetches = Vec::new();
+        for page_id in page_ids {
             let page = self.pages.entry(page_id).or_default();
             let fetch = page.fetch.take().expect("a page that is read is being fetched");
-            debug_assert!(fetch.waiters.is_empty() && !page.twin);
             page.has_come();
-            page.access = Access::Read;
-            self.prefetches -= usize::from(fetch.hinted);
-            if self.is_async() {
-                self.make_twin(page_id);
+            if page.twin && !dirty && self.is_async() {
+                self.written.remove(page_id);
             }
+            if fetch.hinted {
+                self.prefetching_bytes -= granules * u64::from(self.limits.granule_bytes);
+            }
+            fetches.push((page_id, fetch));
         }
-        if self.is_async() {
-            self.watch_all(page_ids);
-        } else {
-            self.protect_all(page_ids, Access::Read);
-        }
+        self.end_fetches(fetches);
     }
 }
 
@@ -178,18 +151,22 @@ fn extend(last: &mut Effect, next: &Effect) -> bool {
 
 /// The home's side.
 impl Hlrc {
-    /// Another node has a copy of a page homed here, or is about to make one.
-    pub(super) fn share(&mut self, page_id: PageId) {
-        let page = self.pages.entry(page_id).or_default();
-        (page.shared, page.served) = (true, true);
-        if std::mem::take(&mut page.unnoticed) {
-            // It may have been written without notice until now; from now on its reader must hear of writes.
-            let runs_free = page.access == Access::Write;
-            self.written.insert(page_id);
-            if self.is_async() && runs_free {
-                self.watch(page_id);
+    /// Another node has copies of pages homed here, or is about to make them.
+    pub(super) fn share(&mut self, page_ids: impl IntoIterator<Item = PageId>) {
+        let mut watched = PageSet::new();
+        for page_id in page_ids {
+            let page = self.pages.entry(page_id).or_default();
+            (page.shared, page.served) = (true, true);
+            if std::mem::take(&mut page.unnoticed) {
+                // It may have been written without notice until now; from now on its reader must hear of writes.
+                let runs_free = page.access == Access::Write;
+                self.written.insert(page_id);
+                if self.is_async() && runs_free {
+                    watched.insert(page_id);
+                }
             }
         }
+        self.watch_set(&watched);
     }
 
     /// The runtime has written an exclusive page that the program may never have touched. Who asks by message comes after it, so only a
@@ -208,14 +185,13 @@ impl Hlrc {
     }
 
     pub(super) fn handle_announced(&mut self, pages: &[PageId]) {
-        for page_id in pages {
-            // A page that is not allocated here yet will be: its reader has left the collective that allocates it.
-            let is_foreign = |located: Located| located.page != *page_id || located.home != self.me;
-            if page_id.0 < self.limits.region_granules && !self.homes.locate(*page_id).is_some_and(is_foreign)
-            {
-                self.share(*page_id);
-            }
-        }
+        // A page that is not allocated here yet will be: its reader has left the collective that allocates it.
+        let is_ours = |engine: &Hlrc, page_id: PageId| match engine.homes.locate(page_id) {
+            Some(located) => located.page == page_id && located.home == engine.me,
+            None => page_id.0 < engine.limits.region_granules,
+        };
+        let ours: Vec<PageId> = pages.iter().copied().filter(|page_id| is_ours(self, *page_id)).collect();
+        self.share(ours);
         if let Some(release) = &mut self.release
             && std::mem::take(&mut release.announcing)
         {
@@ -315,28 +291,21 @@ mod tests {
     }
 
     #[test]
-    fn pages_that_follow_each_other_are_read_in_one_go_and_asked_for_one_by_one() {
+    fn pages_that_follow_each_other_are_read_in_one_go_and_asked_for_in_one_message() {
         let mut reader = engine(WRITER);
         reader.handle_prefetch(FIRST);
-        let read = |pages| Effect::Read {
-            pages,
+        let read = Effect::Read {
+            pages: FIRST,
             page_bytes: 4096,
             home: NodeId::ZERO,
             needed: VersionVector::new(),
             merge: false,
             prefetched: true,
         };
-        assert_eq!(effects(&mut reader), [read(FIRST)]);
+        assert_eq!(effects(&mut reader), [read]);
         reader.handle_done(Done::Read { pages: FIRST, outcome: ReadOutcome::Behind });
-        let singles: Vec<Effect> = FIRST.iter().map(|page| read(PageRange::single(page))).collect();
-        assert_eq!(effects(&mut reader), singles);
-        for page in FIRST.iter() {
-            let outcome = ReadOutcome::Behind;
-            reader.handle_done(Done::Read { pages: PageRange::single(page), outcome });
-        }
         let requests = effects(&mut reader);
-        assert!(requests.iter().all(|effect| matches!(effect, Effect::Send { to: NodeId::ZERO, .. })));
-        assert_eq!(requests.len(), 4);
+        assert!(matches!(requests[..], [Effect::Send { to: NodeId::ZERO, .. }]), "{requests:?}");
     }
 
     #[test]

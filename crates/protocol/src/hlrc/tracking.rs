@@ -46,20 +46,24 @@ impl Hlrc {
     }
 
     pub(super) fn watch(&mut self, page_id: PageId) {
-        self.watch_all(&PageSet::from_iter([page_id]));
+        self.begin_watching(page_id);
+        let pages = self.locate(page_id).span();
+        self.effects.push_back(Effect::Watch { pages });
     }
 
-    /// One effect a run of pages.
-    pub(super) fn watch_all(&mut self, pages: &PageSet) {
-        for page_id in pages.iter() {
-            let page = self.pages.entry(page_id).or_default();
-            page.access = Access::Write;
-            page.watched = true;
-            page.busy_in = self.watch.period;
-            self.watch.pages.insert(page_id);
-        }
+    /// Watches pages, in as few effects as they have runs.
+    pub(super) fn watch_set(&mut self, pages: &PageSet) {
+        pages.iter().for_each(|page_id| self.begin_watching(page_id));
         let spans = self.homes.spans(pages).into_iter();
         self.effects.extend(spans.map(|pages| Effect::Watch { pages }));
+    }
+
+    fn begin_watching(&mut self, page_id: PageId) {
+        let page = self.pages.entry(page_id).or_default();
+        page.access = Access::Write;
+        page.watched = true;
+        page.busy_in = self.watch.period;
+        self.watch.pages.insert(page_id);
     }
 
     /// The host has said which watched granules were written.

@@ -1,0 +1,430 @@
+//! What is done for many pages, or by many nodes, takes few messages and few calls: counts, on engines without memory.
+
+use std::collections::VecDeque;
+
+use hiroba_base::{Access, NodeId, PageId, PageRange, PageSet, PageSize};
+use hiroba_protocol::barrier::BELOW_MAX;
+use hiroba_protocol::hlrc::Hlrc;
+use hiroba_protocol::{Done, Effect, Engine, Outcome, PageToSend, Sync, Waiter, WriteTracking};
+use hiroba_wire::{Collective, Limits, Message, PageCopy, Placement};
+
+const GRANULE_BYTES: u32 = 4096;
+const REGION: PageRange = PageRange { first: PageId(100), count: 1024 };
+const TRACKINGS: [WriteTracking; 2] = [WriteTracking::Fault, WriteTracking::Async];
+const THREAD: Waiter = Waiter(0);
+const NODE_0: NodeId = NodeId(0);
+const NODE_1: NodeId = NodeId(1);
+
+/// What one node has done and received.
+#[derive(Clone, Debug, Default)]
+struct Counts {
+    received: usize,
+    faults: usize,
+    pages_installed: u64,
+    installs: usize,
+    /// Calls that give access, and that take it away.
+    grants: usize,
+    invalidations: Vec<(PageRange, u64)>,
+    /// Pages that came before anybody asked for them.
+    prefetched: u32,
+    departures: usize,
+}
+
+struct Job {
+    limits: Limits,
+    engines: Vec<Hlrc>,
+    counts: Vec<Counts>,
+    network: VecDeque<(NodeId, NodeId, Vec<u8>)>,
+    /// Granules that each node's program has written since they were last asked for (asynchronous tracking).
+    written: Vec<PageSet>,
+    fatal: Option<String>,
+}
+
+impl Job {
+    fn new(nodes: u16, tracking: WriteTracking, regions: &[(PageRange, PageSize, Placement)]) -> Job {
+        let limits = Limits { nodes, region_granules: 1 << 20, granule_bytes: GRANULE_BYTES };
+        let engine = |node| {
+            let mut engine = Hlrc::new(node, limits, tracking);
+            regions.iter().for_each(|(pages, size, placement)| engine.add_region(*pages, *size, *placement));
+            engine
+        };
+        let engines: Vec<Hlrc> = NodeId::all(nodes).map(engine).collect();
+        let counts = vec![Counts::default(); engines.len()];
+        let written = vec![PageSet::new(); engines.len()];
+        Job { limits, engines, counts, network: VecDeque::new(), written, fatal: None }
+    }
+
+    /// Two nodes; the whole region is homed on node 0.
+    fn of_two(tracking: WriteTracking) -> Job {
+        Job::new(2, tracking, &[(REGION, PageSize::KIB_4, Placement::On(NODE_0))])
+    }
+
+    fn engine(&mut self, node: NodeId) -> &mut Hlrc {
+        &mut self.engines[node.index()]
+    }
+
+    fn carry_out(&mut self, node: NodeId) {
+        while let Some(effect) = self.engines[node.index()].poll_effect() {
+            let counts = &mut self.counts[node.index()];
+            match effect {
+                Effect::Send { to, message } => self.network.push_back((node, to, message)),
+                Effect::SendPages { to, pages } => {
+                    assert!(pages.is_sorted_by_key(|page| page.page) && !pages.is_empty());
+                    let bytes: usize = pages.iter().map(|page| page.page_bytes as usize).sum();
+                    let copy = |PageToSend { page, version, .. }| PageCopy { page, version, is_zero: false };
+                    let copies = pages.into_iter().map(copy).collect();
+                    let message = Message::PagesReply { copies, content: &vec![1; bytes] }.encode();
+                    self.network.push_back((node, to, message));
+                }
+                Effect::Install { pages, merge, fetched, prefetched, .. } => {
+                    counts.installs += 1;
+                    counts.pages_installed += pages.count;
+                    assert!(fetched + prefetched >= 1);
+                    counts.prefetched += prefetched;
+                    if merge {
+                        let dirty = self.written[node.index()].contains(pages.first);
+                        self.engine(node).handle_done(Done::Merged { page: pages.first, dirty });
+                    }
+                }
+                Effect::Protect { .. } | Effect::Watch { .. } => counts.grants += 1,
+                Effect::Invalidate { span, pages } => counts.invalidations.push((span, pages)),
+                Effect::CollectWritten => {
+                    let granules = std::mem::take(&mut self.written[node.index()]);
+                    self.engine(node).handle_done(Done::Written { granules });
+                }
+                Effect::Diff { page, .. } => {
+                    self.engine(node).handle_done(Done::Diff { page, runs: vec![0, 1, 7] });
+                }
+                Effect::Wake { outcome: Outcome::Collective(_), .. } => counts.departures += 1,
+                Effect::Fatal { sentence } => self.fatal = Some(sentence),
+                _ => {}
+            }
+        }
+    }
+
+    fn deliver_all(&mut self) {
+        while let Some((from, to, bytes)) = self.network.pop_front() {
+            self.counts[to.index()].received += 1;
+            let message = Message::decode(&bytes, &self.limits).unwrap();
+            self.engine(to).handle_message(from, &message).unwrap();
+            self.carry_out(to);
+        }
+    }
+
+    /// The program touches a page; all messages that follow are delivered.
+    fn touch(&mut self, node: NodeId, page: u64, wanted: Access) {
+        let page = PageId(page);
+        while self.engine(node).access(page) < wanted {
+            self.counts[node.index()].faults += 1;
+            self.engine(node).handle_fault(page, wanted, Some(THREAD));
+            self.carry_out(node);
+            self.deliver_all();
+        }
+        if wanted == Access::Write {
+            self.written[node.index()].insert(page);
+        }
+    }
+
+    fn read(&mut self, pages: impl IntoIterator<Item = u64>) {
+        pages.into_iter().for_each(|page| self.touch(NODE_1, page, Access::Read));
+    }
+
+    fn come_to(&mut self, node: NodeId, collective: Collective) {
+        self.engine(node).handle_sync(Sync::Collective(collective), THREAD);
+        self.carry_out(node);
+    }
+
+    fn meet(&mut self, collective: Collective) {
+        for node in NodeId::all(self.limits.nodes) {
+            self.come_to(node, collective);
+            self.deliver_all();
+        }
+    }
+
+    /// Messages, faults and calls that give access of node 1, and pages that it holds; counts begin anew.
+    fn taken(&mut self) -> (usize, usize, usize, u64) {
+        let counts = std::mem::take(&mut self.counts);
+        self.counts = vec![Counts::default(); counts.len()];
+        let messages = counts.iter().map(|counts| counts.received).sum();
+        (messages, counts[1].faults, counts[1].grants, counts[1].pages_installed)
+    }
+}
+
+/// One page at a time would be a fault, a request, a reply and a call for each.
+fn is_a_sixteenth(pages: u64, (messages, faults, grants, installed): (usize, usize, usize, u64)) {
+    assert_eq!(installed, pages);
+    let pages = pages as usize;
+    assert!(messages <= 2 * pages / 16, "{messages} messages for {pages} pages");
+    assert!(faults <= pages / 16, "{faults} faults for {pages} pages");
+    assert!(grants <= pages / 8, "{grants} calls for {pages} pages");
+}
+
+#[test]
+fn a_sequential_read_takes_a_sixteenth_of_the_faults_and_messages() {
+    for tracking in TRACKINGS {
+        let mut up = Job::of_two(tracking);
+        up.read(100..1124);
+        is_a_sixteenth(1024, up.taken());
+        let mut down = Job::of_two(tracking);
+        down.read((100..1124).rev());
+        is_a_sixteenth(1024, down.taken());
+    }
+}
+
+#[test]
+fn pages_that_were_invalidated_are_streamed_again() {
+    for tracking in TRACKINGS {
+        let mut job = Job::of_two(tracking);
+        job.read(100..1124);
+        for round in 0..3 {
+            for page in 100..1124 {
+                job.touch(NODE_0, page, Access::Write);
+            }
+            job.taken();
+            job.meet(Collective::Barrier);
+            let invalidated = job.counts[1].invalidations.clone();
+            assert_eq!(invalidated, [(REGION, 1024)], "{tracking:?} tracking, round {round}");
+            job.taken();
+            job.read(100..1124);
+            is_a_sixteenth(1024, job.taken());
+        }
+    }
+}
+
+#[test]
+fn strided_reads_and_several_at_once_are_streams() {
+    let mut strided = Job::of_two(WriteTracking::Async);
+    strided.read((100..1124).step_by(8));
+    let (messages, faults, _, installed) = strided.taken();
+    assert_eq!(installed, 128, "pages between are nobody's business");
+    assert!(messages <= 40 && faults <= 16, "{messages} messages and {faults} faults for 128 pages");
+
+    let mut interleaved = Job::of_two(WriteTracking::Async);
+    interleaved.read((0..256).flat_map(|index| [100 + index, 700 - index, 800 + index]));
+    let (messages, faults, _, installed) = interleaved.taken();
+    // Each may have gone as far again as was used.
+    assert!((768..=1024).contains(&installed), "{installed}");
+    assert!(messages <= 150 && faults <= 60, "{messages} messages and {faults} faults for 768 pages");
+}
+
+#[test]
+fn pages_that_do_not_fault_do_not_end_a_stream() {
+    for nodes in 2..6 {
+        let mut job = Job::new(nodes, WriteTracking::Async, &[(REGION, PageSize::KIB_4, Placement::Cyclic)]);
+        job.read(100..1124);
+        let homes = u64::from(nodes);
+        let own = (0..1024).filter(|index| index % homes == 1).count() as u64;
+        let (messages, faults, _, installed) = job.taken();
+        assert_eq!(installed, 1024 - own);
+        // Each window is one request to each home and one reply at least.
+        let most = 60 * usize::from(nodes);
+        // Its own pages fault once, and cost no message.
+        let faults = faults - own as usize;
+        assert!(
+            messages <= most && faults <= 40,
+            "{messages} messages and {faults} faults for {nodes} nodes"
+        );
+    }
+}
+
+#[test]
+fn nothing_is_fetched_beyond_a_region_or_without_a_stream() {
+    let page_size = PageSize::new(16 << 10).unwrap();
+    let behind = PageRange { first: REGION.end(), count: 64 };
+    let regions =
+        [(REGION, PageSize::KIB_4, Placement::On(NODE_0)), (behind, page_size, Placement::On(NODE_0))];
+    let mut job = Job::new(2, WriteTracking::Fault, &regions);
+    job.read(1110..1124);
+    assert_eq!(job.taken().3, 14);
+    job.read((0..16).map(|index| 1124 + 4 * index));
+    assert_eq!(job.taken().3, 64);
+
+    let mut scattered = Job::of_two(WriteTracking::Fault);
+    // Squares: no two steps are equal.
+    let pages: Vec<u64> = (0..32).map(|index| 100 + index * index).collect();
+    scattered.read(pages.iter().copied());
+    assert_eq!(scattered.taken().3, 32);
+}
+
+#[test]
+fn a_stream_that_ends_has_fetched_no_more_in_vain_than_was_used() {
+    for used in [3, 10, 40, 200, 600] {
+        let mut job = Job::of_two(WriteTracking::Async);
+        job.read(100..100 + used);
+        let installed = job.taken().3;
+        assert!(installed <= 3 * used + 4, "{installed} pages came for {used}");
+        assert!(installed <= used + 2 * 256, "{installed} pages came for {used}");
+    }
+}
+
+/// As a node that reads its neighbours' border rows in every phase.
+#[test]
+fn rows_too_short_to_be_streams_are_soon_left_alone() {
+    let mut job = Job::of_two(WriteTracking::Async);
+    let rows = [200..204, 500..504, 804..808].map(Vec::from_iter);
+    for phase in 0..40 {
+        for page in 100..1124 {
+            job.touch(NODE_0, page, Access::Write);
+        }
+        job.meet(Collective::Barrier);
+        job.taken();
+        rows.iter().for_each(|row| job.read(row.iter().copied()));
+        let installed = job.taken().3;
+        assert!(installed <= if phase < 20 { 24 } else { 12 }, "{installed} pages came in phase {phase}");
+    }
+    // What is a stream is still found.
+    job.read(600..800);
+    let (_, faults, _, installed) = job.taken();
+    assert!(faults <= 25 && installed >= 200, "{faults} faults, {installed} pages");
+}
+
+#[test]
+fn long_pages_are_streamed_within_a_bound_of_bytes() {
+    let page_size = PageSize::new(2 << 20).unwrap();
+    let pages = PageRange { first: PageId(512), count: 512 * 16 };
+    let mut job = Job::new(2, WriteTracking::Async, &[(pages, page_size, Placement::On(NODE_0))]);
+    job.read((0..6).map(|index| 512 * (index + 1)));
+    assert!(job.taken().3 <= 512 * 8, "one page ahead, or two");
+}
+
+#[test]
+fn a_hint_is_one_message_to_each_home() {
+    let mut job = Job::new(3, WriteTracking::Async, &[(REGION, PageSize::KIB_4, Placement::Block)]);
+    job.engine(NODE_1).handle_prefetch(REGION);
+    job.carry_out(NODE_1);
+    assert_eq!(job.network.len(), 2);
+    job.deliver_all();
+    let counts = &job.counts[1];
+    assert_eq!((counts.prefetched, counts.faults), (1024 - 342, 0));
+    assert!(counts.installs <= 50 && counts.grants <= 50, "{counts:?}");
+}
+
+#[test]
+fn pages_that_are_asked_for_together_wait_each_for_its_own_diffs() {
+    let mut job = Job::new(3, WriteTracking::Fault, &[(REGION, PageSize::KIB_4, Placement::On(NODE_0))]);
+    let node_2 = NodeId(2);
+    for page in [103, 105] {
+        job.touch(node_2, page, Access::Write);
+    }
+    // Node 2's diffs are on their way to node 0 while node 1 hears of them and asks.
+    job.engine(node_2).handle_sync(Sync::Publish(NODE_1), THREAD);
+    job.carry_out(node_2);
+    let all = std::mem::take(&mut job.network);
+    let (late, soon): (Vec<_>, Vec<_>) = all.into_iter().partition(|(_, to, _)| *to == NODE_0);
+    job.network.extend(soon);
+    job.deliver_all();
+    assert_eq!(late.len(), 1);
+    job.taken();
+    job.engine(NODE_1).handle_prefetch(PageRange { first: PageId(100), count: 10 });
+    job.carry_out(NODE_1);
+    job.deliver_all();
+    assert_eq!(job.taken().3, 8);
+    job.network.extend(late);
+    job.deliver_all();
+    assert_eq!(job.taken().3, 2);
+    assert!((100..110).all(|page| job.engine(NODE_1).access(PageId(page)) == Access::Read));
+}
+
+#[test]
+fn acquisition_takes_scattered_pages_away_in_few_calls() {
+    for tracking in TRACKINGS {
+        let mut job = Job::of_two(tracking);
+        // Every third page is here, but for a part in the middle where all are.
+        let near: Vec<u64> = (100..400).step_by(3).chain(600..700).chain((800..1100).step_by(3)).collect();
+        for page in near.iter().copied() {
+            // Far between, lest they be a stream.
+            job.touch(NODE_1, page, Access::Read);
+        }
+        let here: Vec<u64> =
+            (100..1124).filter(|page| job.engine(NODE_1).access(PageId(*page)) > Access::None).collect();
+        for page in here.iter().copied().filter(|page| !(640..660).contains(page)) {
+            job.touch(NODE_0, page, Access::Write);
+        }
+        job.taken();
+        job.meet(Collective::Barrier);
+        let calls = job.counts[1].invalidations.clone();
+        let lost: u64 = calls.iter().map(|(_, pages)| pages).sum();
+        let kept: Vec<u64> =
+            (100..1124).filter(|page| job.engine(NODE_1).access(PageId(*page)) > Access::None).collect();
+        assert_eq!(kept, (640..660).collect::<Vec<u64>>(), "{tracking:?}");
+        assert_eq!(lost as usize, here.len() - kept.len());
+        assert!(calls.len() <= 5, "{calls:?}");
+        assert!(calls.iter().all(|(span, _)| kept.iter().all(|page| !span.contains(PageId(*page)))));
+    }
+}
+
+#[test]
+fn no_node_hears_from_more_than_a_few_in_a_barrier() {
+    for nodes in [2u16, 5, 6, 64, 128] {
+        let mut job = Job::new(nodes, WriteTracking::Fault, &[(REGION, PageSize::KIB_4, Placement::Cyclic)]);
+        for round in 0..3 {
+            // Each node writes a page of its own, and one of its neighbour's.
+            for node in NodeId::all(nodes) {
+                for index in [node.0, (node.0 + 1) % nodes] {
+                    job.touch(node, 100 + u64::from(index), Access::Write);
+                }
+            }
+            job.taken();
+            job.meet(Collective::Barrier);
+            let diffs_most = 1;
+            for (node, counts) in job.counts.iter().enumerate() {
+                assert_eq!(counts.departures, 1, "node {node} of {nodes}, round {round}");
+                let most = usize::from(BELOW_MAX) + 1 + diffs_most;
+                assert!(counts.received <= most, "{} messages for node {node} of {nodes}", counts.received);
+            }
+        }
+        job.meet(Collective::Leave);
+        assert!(job.counts.iter().all(|counts| counts.departures == 2));
+    }
+}
+
+#[test]
+fn all_of_128_nodes_see_what_each_wrote() {
+    let nodes = 128;
+    let mut job = Job::new(nodes, WriteTracking::Async, &[(REGION, PageSize::KIB_4, Placement::Cyclic)]);
+    // Twice: who serves a page for the first time counts as its writer.
+    for _ in 0..2 {
+        for reader in NodeId::all(nodes) {
+            for page in (100..1124).step_by(97) {
+                job.touch(reader, page, Access::Read);
+            }
+        }
+        job.meet(Collective::Barrier);
+    }
+    for reader in NodeId::all(nodes) {
+        for page in (100..1124).step_by(97) {
+            job.touch(reader, page, Access::Read);
+        }
+    }
+    for page in (100..1124).step_by(97) {
+        let writer = NodeId(((page - 100 + 1) % u64::from(nodes)) as u16);
+        job.touch(writer, page, Access::Write);
+    }
+    job.meet(Collective::Barrier);
+    for reader in NodeId::all(nodes) {
+        for page in (100..1124).step_by(97) {
+            let home = NodeId(((page - 100) % u64::from(nodes)) as u16);
+            let writer = NodeId(((page - 100 + 1) % u64::from(nodes)) as u16);
+            let expected = if reader == home || reader == writer { Access::Write } else { Access::None };
+            assert_eq!(job.engine(reader).access(PageId(page)), expected, "page {page} at node {reader}");
+        }
+    }
+}
+
+#[test]
+fn nodes_that_differ_are_named_wherever_they_are_in_the_tree() {
+    let mut job = Job::new(40, WriteTracking::Fault, &[]);
+    for node in NodeId::all(40) {
+        let collective = match node.0 {
+            11 => Collective::Leave,
+            30 => Collective::Barrier,
+            _ => Collective::Follow,
+        };
+        job.come_to(node, collective);
+        job.deliver_all();
+    }
+    let sentence = job.fatal.expect("they differ");
+    for words in ["node 11", "node 30", "hiroba_finalize", "hiroba_barrier"] {
+        assert!(sentence.contains(words), "{sentence}");
+    }
+}

@@ -1,0 +1,124 @@
+//! Messages that carry many pages.
+
+use hiroba_base::{PageId, PageSet, PageSize, VersionVector};
+use serde::{Deserialize, Serialize};
+
+use crate::{Limits, Message, WireError};
+
+/// The most pages that one message asks for or brings.
+pub const PAGES_PER_MESSAGE_MAX: u64 = 1024;
+
+/// Pages of which the same version is wanted.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PagesWanted {
+    /// The version that write notices demand of each.
+    pub needed: VersionVector,
+    /// The pages.
+    pub pages: PageSet,
+}
+
+/// One page of several that come together.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PageCopy {
+    /// The page.
+    pub page: PageId,
+    /// The intervals that it holds.
+    pub version: VersionVector,
+    /// Never written by anyone: all zero, and not sent.
+    pub is_zero: bool,
+}
+
+impl<'a> Message<'a> {
+    /// Appends to `out` the encoding of a [`Message::PagesReply`] of `copies` up to where its content of `content_bytes` bytes must
+    /// follow: who has the bytes elsewhere need not bring them together first.
+    pub fn encode_reply_before_content(copies: Vec<PageCopy>, content_bytes: usize, out: Vec<u8>) -> Vec<u8> {
+        let mut out = Message::PagesReply { copies, content: &[] }.encode_into(out);
+        // The content comes last, as its length and then its bytes: here as the one byte of a length of 0.
+        let length = out.pop();
+        debug_assert_eq!(length, Some(0));
+        postcard::to_extend(&content_bytes, out).expect("a number can be encoded")
+    }
+
+    /// The pages' bytes that the message carries.
+    pub fn content(&self) -> &'a [u8] {
+        match self {
+            Message::PagesReply { content, .. } => content,
+            _ => &[],
+        }
+    }
+}
+
+impl Limits {
+    pub(crate) fn wanted(&self, wanted: &[PagesWanted]) -> Result<(), WireError> {
+        let mut pages = 0u64;
+        for group in wanted {
+            self.version(&group.needed)?;
+            let good = group.pages.is_well_formed(self.region_granules);
+            let ranges = group.pages.ranges().len() as u64;
+            Self::within("page ranges of a request", "ascending, within the region", ranges, good)?;
+            pages = pages.saturating_add(group.pages.len());
+        }
+        Self::within("pages of a request", "1 to 1024", pages, (1..=PAGES_PER_MESSAGE_MAX).contains(&pages))
+    }
+
+    pub(crate) fn copies(&self, copies: &[PageCopy], content: &[u8]) -> Result<(), WireError> {
+        for copy in copies {
+            self.page(copy.page)?;
+            self.version(&copy.version)?;
+        }
+        let pages = copies.len() as u64;
+        Self::within("pages of a reply", "1 to 1024", pages, (1..=PAGES_PER_MESSAGE_MAX).contains(&pages))?;
+        let sent = copies.iter().filter(|copy| !copy.is_zero).count();
+        let bytes = content.len();
+        let (least, most) = (sent * self.granule_bytes as usize, sent * PageSize::MIB_2.bytes());
+        let good = (least..=most).contains(&bytes) && bytes.is_multiple_of(self.granule_bytes as usize);
+        Self::within("page content", "whole granules, one to the largest page a page", bytes as u64, good)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use hiroba_base::NodeId;
+
+    use super::*;
+
+    #[test]
+    fn a_reply_in_two_parts_is_the_reply() {
+        let mut version = VersionVector::new();
+        version.advance(NodeId(3), 300);
+        let copy = |page, is_zero| PageCopy { page: PageId(page), version: version.clone(), is_zero };
+        for bytes in [0, 4096, 8192, 1 << 20] {
+            let content = vec![7; bytes];
+            let copies = vec![copy(5, false), copy(1 << 30, true)];
+            let whole = Message::PagesReply { copies: copies.clone(), content: &content }.encode();
+            let mut parts = Message::encode_reply_before_content(copies, bytes, Vec::new());
+            parts.extend_from_slice(&content);
+            assert!(parts == whole, "{bytes} bytes");
+        }
+    }
+
+    #[test]
+    fn many_scattered_pages_take_two_bytes_each() {
+        let pages: PageSet = (0..1000).map(|index| PageId((1 << 31) + 3 * index)).collect();
+        let wanted = vec![PagesWanted { needed: VersionVector::new(), pages }];
+        let bytes = Message::PagesRequest { wanted, descending: false }.encode().len();
+        assert!(bytes < 2 * 1000 + 20, "{bytes} bytes");
+    }
+
+    #[test]
+    fn ranges_that_wrap_around_are_refused() {
+        let limits = Limits { nodes: 1, region_granules: 100, granule_bytes: 4096 };
+        let sets = [vec![(5u64, u64::MAX)], vec![(0, 1), (u64::MAX, 1)], vec![(0, 0)], vec![(99, 2)]];
+        for gaps in sets {
+            // A `PagesRequest` of one group, by hand: what no set can hold cannot be encoded from one.
+            let head = Message::PagesRequest { wanted: Vec::new(), descending: false }.encode()[0];
+            let body = (head, 1u8, VersionVector::new(), &gaps, false);
+            let bytes = postcard::to_extend(&body, Vec::new()).unwrap();
+            assert!(Message::decode(&bytes, &limits).is_err(), "{gaps:?}");
+        }
+        let pages: PageSet = [1, 2, 7].into_iter().map(PageId).collect();
+        let bytes = postcard::to_extend(&pages, Vec::new()).unwrap();
+        assert_eq!(bytes, [2, 1, 2, 4, 1]);
+        assert_eq!(postcard::from_bytes(&bytes), Ok(pages));
+    }
+}
