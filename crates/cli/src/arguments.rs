@@ -74,8 +74,6 @@ pub struct RunOptions {
     pub label: bool,
     /// Faults to inflict on the fabric.
     pub inject: Option<InjectedFaults>,
-    /// Whether to hide the content of messages.
-    pub encrypt: bool,
     /// Whether to keep the processors awake while the job runs; `None`: where it is allowed.
     pub low_latency: Option<bool>,
     /// Whether each node gets processors of its own, where there are enough.
@@ -103,8 +101,9 @@ waits for what.";
 
 const AFTER_BENCH_HELP: &str = "\
 Times are of single operations, measured one by one after a warm-up; p50 is the median,
-p99 the 99th percentile. 'raw' is the same exchange over plain UDP sockets, or the same
-bytes moved by plain loads, measured in the same run; 'ratio' is p50 over raw.
+p99 the 99th percentile. 'raw' is the same exchange over plain sockets (or mapped memory), or
+the same bytes moved by plain loads, measured in the same run; 'ratio' is ours over raw, and
+'raw, sealed' the plain exchange with the fabric's seal on every message.
 'home idle' waits for the answer awake, 'home computing' runs the program meanwhile.";
 
 const AFTER_DOCTOR_HELP: &str = "\
@@ -217,7 +216,7 @@ struct RunArguments {
     /// Inflict faults on the network, for tests: probabilities and a seed
     #[arg(long, value_name = "loss=P,reorder=P,dup=P,seed=N")]
     inject: Option<String>,
-    /// Hide the content of messages; that they come from the job's own nodes is proved in any case
+    /// Promise that what travels over a network is encrypted (it is so in any case, since the cipher is faster that way)
     #[arg(long)]
     encrypt: bool,
     /// Keep the processors from sleeping deeply while the job runs: on or off [default: on where it is allowed]
@@ -250,7 +249,7 @@ struct BenchArguments {
     /// Nodes of the measured job, 2 to 4096
     #[arg(short, value_name = "NODES", default_value = "2", allow_hyphen_values = true)]
     nodes: String,
-    /// What carries the messages; only udp so far
+    /// What carries the messages: udp, tcp or shm
     #[arg(long, value_name = "FABRIC", default_value = "udp")]
     fabric: String,
     /// How page faults are caught: event, sigbus or sigsegv [default: the best that is allowed here]
@@ -376,7 +375,6 @@ fn check_run(given: RunArguments) -> Result<RunOptions, Failure> {
         variables: check_variables(given.variables)?,
         label: given.label,
         inject: given.inject.as_deref().map(check_inject).transpose()?,
-        encrypt: given.encrypt,
         low_latency: given
             .low_latency
             .as_deref()

@@ -37,7 +37,22 @@ fn rows_have_the_contracts_fields() {
         }
     }
     let named = |name: &str| rows.iter().filter(|row| row["name"] == name).count();
-    assert_eq!((named("barrier"), named("fetch and add"), named("read fault, page fetched")), (1, 2, 2));
+    assert_eq!((named("barrier"), named("fetch and add"), named("read fault, page fetched")), (2, 2, 2));
+    assert_eq!(named("raw, sealed as the fabric does"), 2, "the home idle and computing");
+}
+
+#[test]
+fn other_fabrics_have_rows_of_their_own() {
+    for row in rows(&["--fabric", "tcp", "-n", "3", "fault", "lock", "stream"]) {
+        let number = |key: &str| row[key].as_f64();
+        if row["fabric"] != "" {
+            assert_eq!(row["fabric"], "tcp", "{row}");
+            assert!(number("ratio").is_some_and(|ratio| ratio > 0.0), "{row}");
+        }
+        if row.get("p50_us").is_some() && row["fabric"] != "" {
+            assert!(number("raw_p99_us") >= number("raw_us") && number("ratio_p99").is_some(), "{row}");
+        }
+    }
 }
 
 #[test]

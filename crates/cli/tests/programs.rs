@@ -247,6 +247,18 @@ programs! {
 
 #[test]
 fn programs_run_over_connections() {
+    run_over("tcp");
+}
+
+#[test]
+fn programs_run_over_shared_memory() {
+    run_over("shm");
+}
+
+fn run_over(fabric: &str) {
+    let over = |nodes: u16, options: &[&str], program: &Path, arguments: &[&str]| {
+        run(nodes, &[&["--fabric", fabric], options].concat(), program, arguments);
+    };
     let programs: &[(&str, &[&str])] = &[
         ("malloc.c", &[]),
         ("barrier.c", &["200"]),
@@ -261,14 +273,14 @@ fn programs_run_over_connections() {
     ];
     for (source, arguments) in programs {
         let program = compile(&format!("tests/programs/{source}"));
-        for (nodes, options) in [(2, &["--fabric", "tcp"][..]), (4, &["--fabric", "tcp", "--encrypt"])] {
-            run(nodes, options, &program, arguments);
+        for nodes in [2, 4] {
+            over(nodes, &[], &program, arguments);
         }
     }
     let program = compile("tests/programs/random.c");
-    in_every_way(2, &["--fabric", "tcp"], &program, &["48", "8"]);
-    run(3, &["--fabric", "tcp", "--page-size", "2M"], &program, &["49", "5"]);
-    run(9, &["--fabric", "tcp"], &compile("tests/programs/barrier.c"), &["50"]);
+    in_every_way(2, &["--fabric", fabric], &program, &["48", "8"]);
+    over(3, &["--page-size", "2M"], &program, &["49", "5"]);
+    over(9, &[], &compile("tests/programs/barrier.c"), &["50"]);
 }
 
 #[test]

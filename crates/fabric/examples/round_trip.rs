@@ -1,6 +1,9 @@
 //! A round trip over the fabric beside one over bare sockets, and a stream; prints both and their ratio.
 //!
-//! `cargo run --release -p hiroba-fabric --example round_trip [spin]`
+//! `cargo run --release -p hiroba-fabric --example round_trip [spin|wait|stream [IP IP]]`
+//!
+//! Between two addresses of this machine that are not the same, datagrams are as short as across a network:
+//! `unshare -n sh -c 'ip link set lo up; ip addr add 10.0.0.1 dev lo; ip addr add 10.0.0.2 dev lo; round_trip wait 10.0.0.1 10.0.0.2'`
 
 use std::net::UdpSocket;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -15,6 +18,10 @@ const ROUNDS: usize = 20_000;
 
 fn main() {
     let spin = std::env::args().nth(1).is_some_and(|argument| argument == "spin");
+    if std::env::args().nth(1).is_some_and(|argument| argument == "stream") {
+        println!("stream of 1 MiB messages: {:.2} GB/s", stream());
+        return;
+    }
     let raw = (bare(spin), bare(spin));
     let fabric = (over_fabric(spin), over_fabric(spin));
     let (raw, fabric) = (raw.0.min(raw.1), fabric.0.min(fabric.1));
@@ -30,7 +37,10 @@ fn median(mut samples: Vec<Duration>) -> Duration {
 }
 
 fn pair() -> [UdpSocket; 2] {
-    [0, 1].map(|_| UdpSocket::bind("127.0.0.1:0").expect("loopback"))
+    [2, 3].map(|argument| {
+        let ip = std::env::args().nth(argument).unwrap_or_else(|| "127.0.0.1".into());
+        UdpSocket::bind((ip.as_str(), 0)).expect("an address of this machine")
+    })
 }
 
 fn bare(spin: bool) -> Duration {
@@ -72,7 +82,7 @@ fn fabrics() -> [UdpFabric; 2] {
         node += 1;
         let (local, addresses) = (NodeId(node - 1), addresses.clone());
         let key = JobKey([1; 32]);
-        let config = FabricConfig { local, addresses, job: 1, key, encrypt: false, inject: None };
+        let config = FabricConfig { local, addresses, job: 1, key, inject: None };
         UdpFabric::open(socket.into(), config).expect("a fabric")
     })
 }

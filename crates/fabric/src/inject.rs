@@ -5,6 +5,8 @@ use std::collections::VecDeque;
 use hiroba_base::{NodeId, Prng, RngExt, seeded};
 use hiroba_wire::control::InjectedFaults;
 
+use crate::hooks::Outgoing;
+
 /// No more datagrams are held back at once; when as many are, the next one is not held.
 pub const HELD_DATAGRAMS_MAX: usize = 64;
 
@@ -67,6 +69,12 @@ impl FaultInjector {
     /// How many datagrams are held back now.
     pub fn held(&self) -> usize {
         self.held.len()
+    }
+}
+
+impl Outgoing for FaultInjector {
+    fn pass(&mut self, to: NodeId, datagram: &[u8], next: &mut dyn FnMut(NodeId, &[u8])) {
+        FaultInjector::pass(self, to, datagram, next);
     }
 }
 

@@ -4,8 +4,8 @@
 //!   node, ports, check
 //!   ------------------------------ Fabric: send, poll, wake, drain      (traits.rs)
 //!   reliable link, sans-IO                                              (link/)
-//!   ------------------------------ FaultInjector: loses, repeats, delays (inject.rs)
-//!   UDP sockets (udp/)   |   simulated network under virtual time (sim.rs)   |   shared memory, without link (shm/)
+//!   ------------------------------ hooks: sealing, injected faults      (hooks/, inject.rs)
+//!   UDP sockets (udp/)   |   simulated network under virtual time (sim.rs)   |   without link: TCP (tcp/), shared memory (shm/)
 //! ```
 //!
 //! Over TCP connections (tcp/) neither link nor injector is needed.
@@ -17,6 +17,7 @@
 //! To add a fabric, implement [`Fabric`] and run the conformance suite (`tests/conformance.rs`) over it.
 //! What a fabric can do beyond messages it says in its [`Capabilities`]; nobody asks for its name.
 
+pub mod hooks;
 pub mod inject;
 pub mod link;
 mod role;
@@ -28,6 +29,7 @@ mod traits;
 pub mod udp;
 mod wake;
 
+pub use hooks::Hook;
 pub use inject::FaultInjector;
 pub use link::{LinkConfig, LinkSet, LinkStatistics, MESSAGE_BYTES_MAX, Rejected};
 pub use shm::{ShmFabric, ShmFiles};

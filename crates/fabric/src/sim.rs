@@ -240,7 +240,7 @@ impl SimCluster {
     pub fn with_config(nodes: u16, seed: u64, conditions: SimConditions, config: LinkConfig) -> SimCluster {
         SimCluster {
             network: SimNetwork::new(nodes, seed, conditions),
-            links: NodeId::all(nodes).map(|node| LinkSet::new(node, nodes, seed, config)).collect(),
+            links: NodeId::all(nodes).map(|node| LinkSet::new(node, nodes, config)).collect(),
             now: Instant::ORIGIN,
             delivered: VecDeque::new(),
             timers: BinaryHeap::new(),
@@ -309,9 +309,9 @@ impl SimCluster {
                 return None;
             }
             self.now = self.now.max(next);
-            if let Some((to, _, datagram)) = self.network.deliver(self.now) {
+            if let Some((to, from, datagram)) = self.network.deliver(self.now) {
                 // Rejections are counted by the link; nothing else here would make use of them.
-                let _ = self.links[to.index()].handle_datagram(&datagram, self.now);
+                let _ = self.links[to.index()].handle_datagram(from, &datagram, self.now);
                 self.network.recycle(datagram);
                 self.flush(to);
             }

@@ -37,8 +37,6 @@ pub struct FabricConfig {
     pub job: u64,
     /// The job's secret.
     pub key: JobKey,
-    /// Whether to hide the content of messages, too.
-    pub encrypt: bool,
     /// Faults to inflict on what this node sends, on fabrics whose network may have them.
     pub inject: Option<InjectedFaults>,
 }

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use hiroba_base::{NodeId, RngExt, seeded};
+use hiroba_base::NodeId;
 use hiroba_fabric::{Fabric, FabricConfig, FabricError, ShmFabric, TcpFabric, UdpFabric};
 use hiroba_wire::control::{InjectedFaults, JobKey};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -28,7 +28,7 @@ fn udp_sockets(nodes: u16) -> (Vec<UdpSocket>, Vec<SocketAddr>) {
 
 fn config(local: u16, addresses: &[SocketAddr], job: u64, inject: Option<InjectedFaults>) -> FabricConfig {
     let addresses = addresses.to_vec();
-    FabricConfig { local: NodeId(local), addresses, job, key: KEY, encrypt: false, inject }
+    FabricConfig { local: NodeId(local), addresses, job, key: KEY, inject }
 }
 
 fn udp_group(nodes: u16, inject: Option<InjectedFaults>) -> Group {
@@ -48,12 +48,11 @@ fn udp_with_faults(nodes: u16) -> Group {
 }
 
 /// Connected, so that nothing is left to do.
-fn tcp_group(nodes: u16, encrypt: bool) -> Group {
+fn tcp(nodes: u16) -> Group {
     let listeners: Vec<_> = (0..nodes).map(|_| TcpListener::bind("127.0.0.1:0").unwrap()).collect();
     let addresses: Vec<_> = listeners.iter().map(|listener| listener.local_addr().unwrap()).collect();
     let fabric = |(node, listener): (u16, TcpListener)| {
-        let config = FabricConfig { encrypt, ..config(node, &addresses, JOB, None) };
-        TcpFabric::open(listener.into(), config).unwrap()
+        TcpFabric::open(listener.into(), config(node, &addresses, JOB, None)).unwrap()
     };
     let group: Vec<TcpFabric> = (0..nodes).zip(listeners).map(fabric).collect();
     let start = Instant::now();
@@ -64,21 +63,14 @@ fn tcp_group(nodes: u16, encrypt: bool) -> Group {
     group.into_iter().map(|fabric| -> Box<dyn Fabric> { Box::new(fabric) }).collect()
 }
 
-fn tcp(nodes: u16) -> Group {
-    tcp_group(nodes, false)
-}
-
-fn tcp_encrypted(nodes: u16) -> Group {
-    tcp_group(nodes, true)
-}
-
 fn shm(nodes: u16) -> Group {
     let files = common::shm_files(nodes);
     let addresses = vec![SocketAddr::from(([127, 0, 0, 1], 0)); usize::from(nodes)];
-    let fabric = |(node, files)| -> Box<dyn Fabric> {
-        Box::new(ShmFabric::open(files, &config(node, &addresses, JOB, None)).unwrap())
+    let fabric = |node| -> Box<dyn Fabric> {
+        let config = config(node, &addresses, JOB, None);
+        Box::new(ShmFabric::open(common::inherit(&files), &config).unwrap())
     };
-    (0..nodes).zip(files).map(fabric).collect()
+    (0..nodes).map(fabric).collect()
 }
 
 /// A message that tells who sent it, which it is, and whether it is whole.
@@ -369,60 +361,7 @@ macro_rules! conformance {
 conformance!(over_udp, super::udp);
 conformance!(over_udp_with_faults, super::udp_with_faults);
 conformance!(over_tcp, super::tcp);
-conformance!(over_tcp_encrypted, super::tcp_encrypted);
 conformance!(over_shm, super::shm);
-
-#[test]
-fn noise_of_strangers_is_counted_and_harmless() {
-    let (sockets, addresses) = udp_sockets(2);
-    let to = addresses[0];
-    let group: Group = (0..)
-        .zip(sockets)
-        .map(|(node, socket)| -> Box<dyn Fabric> {
-            // Node 1 believes in another job until it is made anew below.
-            let job = if node == 1 { JOB + 1 } else { JOB };
-            let socket = socket.into();
-            Box::new(UdpFabric::open(socket, config(node, &addresses, job, None)).unwrap())
-        })
-        .collect();
-    let stranger = UdpSocket::bind("127.0.0.1:0").unwrap();
-    let mut rng = seeded(3);
-    let mut sent = 0;
-    for length in [0, 1, 39, 40, 41, 100, 1400, 40_000, 65_507] {
-        let noise: Vec<u8> = (0..length).map(|_| rng.random()).collect();
-        stranger.send_to(&noise, to).unwrap();
-        sent += 1;
-    }
-    // The right address and the wrong job.
-    group[1].send(NodeId(0), &[b"of another job"]);
-    sent += 1;
-    let start = Instant::now();
-    while group[0].statistics().datagrams_rejected < sent {
-        assert!(start.elapsed() < HANGS_AFTER);
-        group[0].poll(Some(Duration::from_millis(5)), &mut |_, _| panic!("noise delivered")).unwrap();
-    }
-    assert_eq!(group[0].statistics().messages_received, 0);
-    assert_eq!(group[0].statistics().datagrams_sent, 0, "strangers get no answer");
-}
-
-#[test]
-fn a_forged_source_address_is_not_believed() {
-    // A datagram of the right job that claims to come from node 1, from another socket than node 1's.
-    let (sockets, addresses) = udp_sockets(2);
-    let [receiver, real] = <[UdpSocket; 2]>::try_from(sockets).unwrap();
-    let to = addresses[0];
-    let fabric = UdpFabric::open(receiver.into(), config(0, &addresses, JOB, None)).unwrap();
-    let mut links = hiroba_fabric::LinkSet::new(NodeId(1), 2, JOB, hiroba_fabric::LinkConfig::default());
-    links.send(NodeId(0), &[b"forged or not"]);
-    let mut datagram = Vec::new();
-    links.poll_transmit(hiroba_base::Instant::ORIGIN, &mut datagram).unwrap();
-
-    UdpSocket::bind("127.0.0.1:0").unwrap().send_to(&datagram, to).unwrap();
-    fabric.poll(Some(Duration::from_secs(10)), &mut |_, _| panic!("forgery delivered")).unwrap();
-    assert_eq!(fabric.statistics().datagrams_rejected, 1);
-    real.send_to(&datagram, to).unwrap();
-    receive(&fabric, 1, |from, bytes| assert_eq!((from, bytes), (NodeId(1), &b"forged or not"[..])));
-}
 
 #[test]
 fn a_peer_whose_socket_is_gone_is_no_error() {

@@ -90,8 +90,8 @@ proptest! {
 
     #[test]
     fn no_bytes_make_the_link_panic(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
-        let mut links = LinkSet::new(ONE, 2, 7, LinkConfig::default());
-        prop_assert!(links.handle_datagram(&bytes, Instant::ORIGIN).is_err());
+        let mut links = LinkSet::new(ONE, 2, LinkConfig::default());
+        prop_assert!(links.handle_datagram(OTHER, &bytes, Instant::ORIGIN).is_err());
         prop_assert_eq!(links.statistics().datagrams_rejected, 1);
     }
 
@@ -102,15 +102,12 @@ proptest! {
         frames in prop::collection::vec((0usize..50, any::<bool>(), any::<bool>()), 0..5),
         near: bool,
     ) {
-        let mut links = LinkSet::new(ONE, 2, 7, LinkConfig::default());
+        let mut links = LinkSet::new(ONE, 2, LinkConfig::default());
         let mut out = Vec::new();
         for (data, acknowledge_now, sequence, acknowledged, selective) in fields {
             links.send(OTHER, &[b"something to acknowledge"]);
             let reduce = |value: u64, limit: u64| if near { value % limit } else { value };
             let header = Header {
-                source: OTHER,
-                destination: ONE,
-                job: 7,
                 data,
                 acknowledge_now,
                 sequence: reduce(sequence, 70),
@@ -122,7 +119,7 @@ proptest! {
                 datagram.extend(frame_header(length, first, last));
                 datagram.extend(vec![1; length]);
             }
-            let _ = links.handle_datagram(&datagram, Instant::ORIGIN);
+            let _ = links.handle_datagram(OTHER, &datagram, Instant::ORIGIN);
             while links.poll_transmit(Instant::ORIGIN, &mut out).is_some() {}
             links.handle_timeout(Instant::from_nanos(1 << 30));
         }
@@ -133,7 +130,7 @@ proptest! {
     fn mutated_traffic_does_not_panic(seed: u64) {
         let mut rng = seeded(seed);
         let mut links: Vec<LinkSet> =
-            [ONE, OTHER].map(|node| LinkSet::new(node, 2, 7, LinkConfig::default())).into();
+            [ONE, OTHER].map(|node| LinkSet::new(node, 2, LinkConfig::default())).into();
         let mut now = Instant::ORIGIN;
         let mut datagram = Vec::new();
         for round in 0..200 {
@@ -149,7 +146,7 @@ proptest! {
                     if rng.random_bool(0.1) {
                         datagram.truncate(rng.random_range(0..datagram.len()));
                     }
-                    let _ = links[1 - node].handle_datagram(&datagram, now);
+                    let _ = links[1 - node].handle_datagram(NodeId(node as u16), &datagram, now);
                 }
                 while links[node].poll_message().is_some() {}
             }
@@ -195,7 +192,7 @@ fn a_round_trip_costs_two_datagrams() {
 
 #[test]
 fn small_messages_behind_a_full_window_share_datagrams() {
-    let mut links = LinkSet::new(ONE, 2, 7, LinkConfig::default());
+    let mut links = LinkSet::new(ONE, 2, LinkConfig::default());
     let mut datagram = Vec::new();
     let mut transmitted = 0;
     for _ in 0..10_000 {
@@ -251,6 +248,39 @@ fn a_paused_peer_comes_back() {
 }
 
 #[test]
+fn silence_is_counted_for_who_owes_an_acknowledgement() {
+    let at = |ms: u64| Instant::ORIGIN + Duration::from_millis(ms);
+    let mut links = LinkSet::new(ONE, 3, LinkConfig::default());
+    let mut other = LinkSet::new(OTHER, 3, LinkConfig::default());
+    let mut datagram = Vec::new();
+    // As a node does that is never stopped: every timer on time.
+    fn run(links: &mut LinkSet, until: Instant, datagram: &mut Vec<u8>) {
+        while let Some(due) = links.poll_timeout().filter(|due| *due <= until) {
+            links.handle_timeout(due);
+            while links.poll_transmit(due, datagram).is_some() {}
+        }
+    }
+    assert_eq!(links.longest_silence(at(5000)), None, "nothing was sent");
+    links.send(OTHER, &[b"heard"]);
+    links.poll_transmit(at(0), &mut datagram).unwrap();
+    other.handle_datagram(ONE, &datagram, at(0)).unwrap();
+    links.send(NodeId(2), &[b"anyone?"]);
+    links.poll_transmit(at(100), &mut datagram).unwrap();
+    run(&mut links, at(300), &mut datagram);
+    assert_eq!(links.longest_silence(at(300)), Some((OTHER, Duration::from_millis(300))));
+    other.handle_timeout(at(300));
+    other.poll_transmit(at(300), &mut datagram).unwrap();
+    links.handle_datagram(OTHER, &datagram, at(300)).unwrap();
+    run(&mut links, at(4000), &mut datagram);
+    assert_eq!(links.longest_silence(at(4000)), Some((NodeId(2), Duration::from_millis(3900))));
+    // Stopped for a minute: the timers come late, and nobody is to blame for that.
+    assert_eq!(links.longest_silence(at(64_000)), None);
+    links.handle_timeout(at(64_000));
+    while links.poll_transmit(at(64_000), &mut datagram).is_some() {}
+    assert_eq!(links.longest_silence(at(64_000)), Some((NodeId(2), Duration::ZERO)));
+}
+
+#[test]
 fn a_slow_network_is_learnt() {
     const ROUNDS: u64 = 200;
     let latency = Duration::from_millis(80);
@@ -282,64 +312,59 @@ fn a_partition_heals() {
 
 #[test]
 fn a_lost_datagram_is_sent_again_before_the_timer() {
-    let mut sender = LinkSet::new(ONE, 2, 7, LinkConfig::default());
-    let mut receiver = LinkSet::new(OTHER, 2, 7, LinkConfig::default());
+    let mut sender = LinkSet::new(ONE, 2, LinkConfig::default());
+    let mut receiver = LinkSet::new(OTHER, 2, LinkConfig::default());
     let now = Instant::from_nanos(1000);
     let mut datagram = Vec::new();
     for number in 0..5 {
         sender.send(OTHER, &[&message(number, 10)]);
         assert!(sender.poll_transmit(now, &mut datagram).is_some());
         if number != 1 {
-            receiver.handle_datagram(&datagram, now).unwrap();
+            receiver.handle_datagram(ONE, &datagram, now).unwrap();
         }
     }
     assert!(receiver.poll_transmit(now, &mut datagram).is_some(), "a gap is reported at once");
-    sender.handle_datagram(&datagram, now).unwrap();
+    sender.handle_datagram(OTHER, &datagram, now).unwrap();
     assert!(sender.poll_transmit(now, &mut datagram).is_some(), "three later ones have come");
     assert_eq!(sender.statistics().retransmits, 1);
-    receiver.handle_datagram(&datagram, now).unwrap();
+    receiver.handle_datagram(ONE, &datagram, now).unwrap();
     for number in 0..5 {
         assert_eq!(receiver.poll_message(), Some((ONE, message(number, 10))));
     }
     assert!(receiver.poll_transmit(now, &mut datagram).is_some(), "and so is its filling");
-    sender.handle_datagram(&datagram, now).unwrap();
+    sender.handle_datagram(OTHER, &datagram, now).unwrap();
     assert!(sender.is_idle());
 }
 
 #[test]
 fn each_rejection_names_what_is_wrong() {
-    let mut sender = LinkSet::new(OTHER, 2, 7, LinkConfig::default());
+    let mut sender = LinkSet::new(OTHER, 2, LinkConfig::default());
     let mut datagram = Vec::new();
     sender.send(ONE, &[b"x"]);
     sender.poll_transmit(Instant::ORIGIN, &mut datagram).unwrap();
-    let mut links = LinkSet::new(ONE, 2, 7, LinkConfig::default());
+    let mut links = LinkSet::new(ONE, 2, LinkConfig::default());
     let (good, payload) = Header::parse(&datagram).unwrap();
-    let mut handle = |header: Header| {
+    let mut handle = |source: NodeId, header: Header| {
         let bytes = [&emit(&header)[..], payload].concat();
-        links.handle_datagram(&bytes, Instant::ORIGIN)
+        links.handle_datagram(source, &bytes, Instant::ORIGIN)
     };
-    assert_eq!(handle(Header { job: 8, ..good }), Err(Rejected::Job { expected: 7, got: 8 }));
-    assert_eq!(handle(Header { source: ONE, ..good }), Err(Rejected::Source { nodes: 2, got: ONE }));
+    assert_eq!(handle(ONE, good), Err(Rejected::Source { nodes: 2, got: ONE }));
     let stranger = NodeId(2);
+    assert_eq!(handle(stranger, good), Err(Rejected::Source { nodes: 2, got: stranger }));
     assert_eq!(
-        handle(Header { source: stranger, ..good }),
-        Err(Rejected::Source { nodes: 2, got: stranger })
-    );
-    assert_eq!(
-        handle(Header { destination: OTHER, ..good }),
-        Err(Rejected::Destination { expected: ONE, got: OTHER })
-    );
-    assert_eq!(
-        handle(Header { acknowledged: 1, ..good }),
+        handle(OTHER, Header { acknowledged: 1, ..good }),
         Err(Rejected::Acknowledgement { sent: 0, got: 1 })
     );
     assert_eq!(
-        handle(Header { selective: 1 << 63, ..good }),
+        handle(OTHER, Header { selective: 1 << 63, ..good }),
         Err(Rejected::Acknowledgement { sent: 0, got: 65 })
     );
-    assert_eq!(handle(Header { sequence: 65, ..good }), Err(Rejected::Sequence { limit: 64, got: 65 }));
-    assert_eq!(handle(good), Ok(OTHER));
-    assert_eq!(links.statistics().datagrams_rejected, 7);
+    assert_eq!(
+        handle(OTHER, Header { sequence: 65, ..good }),
+        Err(Rejected::Sequence { limit: 64, got: 65 })
+    );
+    assert_eq!(handle(OTHER, good), Ok(()));
+    assert_eq!(links.statistics().datagrams_rejected, 5);
     assert_eq!(links.poll_message(), Some((OTHER, b"x".to_vec())));
 }
 
@@ -382,7 +407,7 @@ fn an_idle_cluster_of_the_largest_size_is_cheap() {
         assert_eq!(delivered.to, ONE);
     }
     assert_eq!(arrived, 63);
-    let links = LinkSet::new(ONE, 4096, 7, LinkConfig::default());
+    let links = LinkSet::new(ONE, 4096, LinkConfig::default());
     assert_eq!(links.poll_timeout(), None);
     assert_eq!(links.statistics(), LinkStatistics::default());
 }

@@ -27,7 +27,7 @@ fn listeners_at(ip: [u8; 4], nodes: usize) -> (Vec<TcpListener>, Vec<SocketAddr>
 
 fn config(local: u16, addresses: &[SocketAddr]) -> FabricConfig {
     let addresses = addresses.to_vec();
-    FabricConfig { local: NodeId(local), addresses, job: 7, key: KEY, encrypt: true, inject: None }
+    FabricConfig { local: NodeId(local), addresses, job: 7, key: KEY, inject: None }
 }
 
 fn open(local: u16, listener: TcpListener, addresses: &[SocketAddr]) -> TcpFabric {

@@ -16,7 +16,6 @@ pub(crate) fn open(job: &JobDescription) -> Result<Arc<dyn Fabric>, NodeError> {
         addresses: job.addresses.clone(),
         job: job.job,
         key: job.key.clone(),
-        encrypt: job.encrypt,
         inject: job.inject,
     };
     match job.fabric.as_str() {

@@ -94,8 +94,6 @@ pub struct JobDescription {
     pub node: NodeId,
     /// The secret that proves that a message is of this job.
     pub key: JobKey,
-    /// Whether the content of messages is to be hidden as well.
-    pub encrypt: bool,
     /// The socket that the node inherits: a bound UDP socket, or a TCP socket that listens, as the fabric needs.
     pub socket_fd: i32,
     /// For a fabric over shared memory.

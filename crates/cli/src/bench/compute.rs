@@ -36,8 +36,8 @@ pub fn measure(runtime: &Runtime, plan: &BenchPlan) -> Vec<Row> {
                 theirs.push(second);
             }
         }
-        let raw_us = Taken::new(theirs, WARM_UP).median_us();
-        row("compute on one node", "", &format!("32 MiB {what}"), Taken::new(ours, WARM_UP), Some(raw_us))
+        let raw = Taken::new(theirs, WARM_UP);
+        row("compute on one node", "", &format!("32 MiB {what}"), Taken::new(ours, WARM_UP), Some(&raw))
     };
     loops.into_iter().map(of_each).collect()
 }

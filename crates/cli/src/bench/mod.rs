@@ -1,16 +1,18 @@
 //! `hiroba bench`: what Hiroba's primitives cost on this machine.
 //!
 //! The command runs jobs of itself: the nodes' program is the hidden subcommand `bench-node`, which calls the runtime directly and
-//! sends its rows through standard output. The same nodes exchange the same bytes over plain UDP sockets in the same run, so
+//! sends its rows through standard output. The same nodes exchange the same bytes without Hiroba in the same run (`raw/`), so
 //! that a ratio compares like with like however the machine feels today.
 
 mod compute;
 mod diff;
+mod locks;
 mod node;
 mod plan;
 mod raw;
 mod samples;
 mod shared;
+mod streams;
 mod table;
 
 use std::io::{BufRead, BufReader, IsTerminal, Write};
@@ -58,6 +60,10 @@ pub enum Figures {
         p99_us: f64,
         /// The median of the same without Hiroba.
         raw_us: Option<f64>,
+        /// Its 99th percentile.
+        raw_p99_us: Option<f64>,
+        /// Our 99th percentile over that.
+        ratio_p99: Option<f64>,
     },
     /// Bytes moved in a time, in 10⁹ bytes a second.
     Bandwidth {
@@ -92,7 +98,12 @@ pub fn bench(options: &BenchOptions) -> Result<u8, Failure> {
     // A job each: a release costs by what is mapped, so what one group has mapped must not weigh on the next.
     for group in options.groups.iter().filter(|group| !here(group)) {
         let nodes = if alone(group) { 1 } else { options.nodes };
-        let plan = BenchPlan { groups: vec![*group], quick: options.quick, setting: setting.describe() };
+        let plan = BenchPlan {
+            groups: vec![*group],
+            quick: options.quick,
+            fabric: options.fabric.clone(),
+            setting: setting.describe(),
+        };
         match run_job(options, &setting, nodes, &plan, &mut progress)? {
             Ok(more) => rows.extend(more),
             // The job has said why.
@@ -227,15 +238,18 @@ impl Progress {
     }
 }
 
-/// Where rows go that a process measures without a job.
-fn row(name: &str, fabric: &str, state: &str, taken: samples::Taken, raw_us: Option<f64>) -> Row {
+/// What was measured, beside the same without Hiroba.
+fn row(name: &str, fabric: &str, state: &str, taken: samples::Taken, raw: Option<&samples::Taken>) -> Row {
     let (p50_us, p99_us) = (taken.median_us(), taken.percentile_us(99));
+    let (raw_us, raw_p99_us) = raw.map(|raw| (raw.median_us(), raw.percentile_us(99))).unzip();
+    let over = |ours: f64, raw: Option<f64>| raw.filter(|raw| *raw > 0.0).map(|raw| ours / raw);
+    let ratio_p99 = over(p99_us, raw_p99_us);
     Row {
         name: name.to_owned(),
         fabric: fabric.to_owned(),
         state: state.to_owned(),
-        figures: Figures::Time { p50_us, p99_us, raw_us },
-        ratio: raw_us.filter(|raw| *raw > 0.0).map(|raw| p50_us / raw),
+        figures: Figures::Time { p50_us, p99_us, raw_us, raw_p99_us, ratio_p99 },
+        ratio: over(p50_us, raw_us),
         repetitions: taken.len(),
         warm_up: taken.warm_up,
     }
@@ -248,10 +262,12 @@ mod tests {
     #[test]
     fn rows_have_the_contracts_names() {
         let taken = samples::Taken::new(vec![2000.0, 1000.0, 3000.0], 5);
-        let time = serde_json::to_value(row("barrier", "udp", "idle", taken, Some(1.0))).unwrap();
+        let raw = samples::Taken::new(vec![1000.0, 1000.0, 1500.0], 5);
+        let time = serde_json::to_value(row("barrier", "udp", "idle", taken, Some(&raw))).unwrap();
         for (name, value) in [("p50_us", 2.0), ("p99_us", 3.0), ("raw_us", 1.0), ("ratio", 2.0)] {
             assert_eq!(time[name], value, "{time}");
         }
+        assert_eq!((&time["raw_p99_us"], &time["ratio_p99"]), (&1.5.into(), &2.0.into()));
         for (name, value) in [("name", "barrier"), ("fabric", "udp"), ("state", "idle")] {
             assert_eq!(time[name], value, "{time}");
         }

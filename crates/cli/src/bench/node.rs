@@ -8,16 +8,16 @@ use hiroba_base::{LockId, NodeId, PageSize};
 use hiroba_node::Runtime;
 use hiroba_wire::{AtomicOperation, Placement};
 
-use super::raw::{REQUEST_BYTES, RawSocket};
+use super::raw::{Cipher, REQUEST_BYTES, Raw, Sink};
 use super::samples::Taken;
 use super::shared::{PAGE_BYTES, Region};
-use super::{BenchPlan, Figures, Group, Report, Row, compute, row};
+use super::{BenchPlan, Group, Report, compute, row};
 use crate::failure::Failure;
 
-const HOME: NodeId = NodeId(0);
-const CLIENT: NodeId = NodeId(1);
+pub const HOME: NodeId = NodeId(0);
+pub const CLIENT: NodeId = NodeId(1);
 /// Operations before the first that counts.
-const WARM_UP: usize = 32;
+pub const WARM_UP: usize = 32;
 /// Bytes that one changed word of a page takes in a message: the page's number, the run, eight bytes.
 const DIFF_BYTES: usize = 24;
 
@@ -51,64 +51,72 @@ pub fn serve_as_node(plan: &BenchPlan) -> Result<u8, Failure> {
 }
 
 /// One line, in one piece.
-fn report(report: &Report) {
+pub fn report(report: &Report) {
     let line = serde_json::to_string(report).unwrap_or_default() + "\n";
     let _ = std::io::stdout().write_all(line.as_bytes());
 }
 
 /// What the home does while the client measures.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Home {
+pub enum Home {
     /// Waits in a barrier and serves the runtime's messages.
     Waiting,
-    /// Answers on the plain socket, awake.
+    /// Answers plain requests, awake.
     Answering,
-    /// Computes; a thread that sleeps until something comes answers on the plain socket.
+    /// Computes; a thread that sleeps until something comes answers plain requests.
     Computing,
 }
 
-struct Node<'a> {
-    runtime: &'static Runtime,
-    plan: &'a BenchPlan,
-    raw: RawSocket,
-    /// The plain sockets of all nodes.
-    ports: Vec<u16>,
+/// A node, with what it exchanges the same without the runtime.
+pub struct Node<'a> {
+    pub runtime: &'static Runtime,
+    pub plan: &'a BenchPlan,
+    raw: Raw,
 }
 
 impl<'a> Node<'a> {
     fn new(runtime: &'static Runtime, plan: &'a BenchPlan) -> std::io::Result<Node<'a>> {
         let cores = std::thread::available_parallelism().map_or(1, |cores| cores.get());
-        let raw = RawSocket::bind(usize::from(runtime.nodes()) <= cores)?;
-        let nodes = usize::from(runtime.nodes());
-        let table = Region::allocate(runtime, nodes * 8, Placement::On(HOME), None);
-        table.store(runtime.node().index() * 8, u64::from(raw.port()?));
+        let spins = usize::from(runtime.nodes()) <= cores;
+        let others = usize::from(runtime.nodes()) - 1;
+        let table = Region::allocate(runtime, 8, Placement::On(HOME), None);
+        let raw = if runtime.node() == HOME {
+            let (mut raw, address) = Raw::at_home(&plan.fabric, others, spins)?;
+            table.store(0, address);
+            runtime.barrier();
+            runtime.barrier();
+            raw.meet();
+            raw
+        } else {
+            runtime.barrier();
+            let raw = Raw::to(&plan.fabric, table.load(0), runtime.node().index() - 1, spins)?;
+            runtime.barrier();
+            raw
+        };
         runtime.barrier();
-        let ports = (0..nodes).map(|node| table.load(node * 8) as u16).collect();
-        runtime.barrier();
-        Ok(Node { runtime, plan, raw, ports })
+        Ok(Node { runtime, plan, raw })
     }
 
-    fn is_client(&self) -> bool {
+    pub fn is_client(&self) -> bool {
         self.runtime.node() == CLIENT
     }
 
-    fn is_home(&self) -> bool {
+    pub fn is_home(&self) -> bool {
         self.runtime.node() == HOME
     }
 
-    fn region(&self, bytes: usize, home: NodeId) -> Region {
+    pub fn region(&self, bytes: usize, home: NodeId) -> Region {
         Region::allocate(self.runtime, bytes, Placement::On(home), None)
     }
 
     /// Has the client do something while the home is in a state; all nodes meet before and after.
-    fn while_home<T>(&mut self, state: Home, measure: impl FnOnce(&mut RawSocket, u16) -> T) -> Option<T> {
+    pub fn while_home<T>(&mut self, state: Home, measure: impl FnOnce(&mut Raw) -> T) -> Option<T> {
         self.runtime.barrier();
-        let home = self.ports[HOME.index()];
         let mut result = None;
         if self.is_client() {
-            result = Some(measure(&mut self.raw, home));
+            result = Some(measure(&mut self.raw));
             if state != Home::Waiting {
-                self.raw.stop(home);
+                self.raw.stop();
             }
         } else if self.is_home() {
             match state {
@@ -133,17 +141,35 @@ impl<'a> Node<'a> {
         });
     }
 
-    /// The median of plain exchanges with the home, in microseconds.
-    fn raw_exchange(&mut self, state: Home, answer_bytes: usize, times: usize) -> Option<f64> {
-        let taken = self
-            .while_home(state, |raw, home| Taken::each(times, WARM_UP, |_| _ = raw.ask(home, answer_bytes)));
-        taken.map(|taken| taken.median_us())
+    /// Plain exchanges with the home.
+    pub fn raw_exchange(&mut self, state: Home, answer_bytes: usize, times: usize) -> Option<Taken> {
+        self.while_home(state, |raw| Taken::each(times, WARM_UP, |_| _ = raw.ask(answer_bytes)))
+    }
+
+    /// The same with a seal on every message; where the fabric has none, nothing.
+    fn sealed_exchange(&mut self, state: Home, answer_bytes: usize, times: usize) -> Option<Taken> {
+        self.sealed(|node| node.raw_exchange(state, answer_bytes, times))
+    }
+
+    /// Does something with a seal on every plain message.
+    pub fn sealed<T>(&mut self, measure: impl FnOnce(&mut Self) -> Option<T>) -> Option<T> {
+        if self.plan.fabric == "shm" {
+            return None;
+        }
+        let cipher = match self.runtime.node().index().checked_sub(1) {
+            None => Cipher::at_home(),
+            Some(number) => Cipher::of_another(number),
+        };
+        self.raw.seal(Some(cipher));
+        let result = measure(self);
+        self.raw.seal(None);
+        result
     }
 
     /// Sends a row, if this node is the one that has measured it.
-    fn tell(&self, name: &str, fabric: &str, state: &str, taken: Option<Taken>, raw_us: Option<f64>) {
+    pub fn tell(&self, name: &str, fabric: &str, state: &str, taken: Option<Taken>, raw: Option<&Taken>) {
         if let Some(taken) = taken {
-            report(&Report::Row(row(name, fabric, state, taken, raw_us)));
+            report(&Report::Row(row(name, fabric, state, taken, raw)));
         }
     }
 
@@ -159,33 +185,40 @@ impl<'a> Node<'a> {
             // So that the client's frames hold data which its program has never touched.
             (0..pages).for_each(|page| own.store(page * STRIDE, 1));
         }
-        let taken = self.while_home(Home::Waiting, |_, _| {
-            Taken::each(timed, WARM_UP, |page| _ = own.load(page * STRIDE))
-        });
+        let taken = self
+            .while_home(Home::Waiting, |_| Taken::each(timed, WARM_UP, |page| _ = own.load(page * STRIDE)));
         self.tell("read fault, data here already", "", &setting, taken, None);
 
         let raw = self.raw_exchange(Home::Answering, PAGE_BYTES, self.plan.times(4000));
+        let sealed = self.sealed_exchange(Home::Answering, PAGE_BYTES, self.plan.times(4000));
+        let fabric = self.plan.fabric.clone();
+        let (name, state) = ("raw, sealed as the fabric does", "64 B for 4 KiB, home idle");
+        self.tell(name, &fabric, state, sealed, raw.as_ref());
         let remote = self.filled(pages * PAGE_BYTES, None);
         let write = |value| Taken::each(timed, WARM_UP, |page| remote.store(page * PAGE_BYTES, value));
         // No barrier lies between the two: the first one after a page was fetched takes it away again.
-        let taken = self.while_home(Home::Waiting, |_, _| {
+        let taken = self.while_home(Home::Waiting, |_| {
             (Taken::each(timed, WARM_UP, |page| _ = remote.load(page * PAGE_BYTES)), write(2))
         });
         let (reads, writes) = taken.unzip();
-        self.tell("read fault, page fetched", "udp", &format!("{setting}, home idle"), reads, raw);
+        self.tell("read fault, page fetched", &fabric, &format!("{setting}, home idle"), reads, raw.as_ref());
         let name = "first write to a cached page";
         self.tell(name, "", &format!("{setting}, fetched since the last release"), writes, None);
-        (3..5).for_each(|value| _ = self.while_home(Home::Waiting, |_, _| write(value)));
-        let taken = self.while_home(Home::Waiting, |_, _| write(5));
+        (3..5).for_each(|value| _ = self.while_home(Home::Waiting, |_| write(value)));
+        let taken = self.while_home(Home::Waiting, |_| write(5));
         self.tell(name, "", &format!("{setting}, written before each release"), taken, None);
 
         let pages = self.plan.times(400);
         let raw = self.raw_exchange(Home::Computing, PAGE_BYTES, pages);
+        let sealed = self.sealed_exchange(Home::Computing, PAGE_BYTES, pages);
+        let (name, state) = ("raw, sealed as the fabric does", "64 B for 4 KiB, home computing");
+        self.tell(name, &fabric, state, sealed, raw.as_ref());
         let remote = self.filled((pages + WARM_UP) * PAGE_BYTES, None);
-        let taken = self.while_home(Home::Computing, |_, _| {
+        let taken = self.while_home(Home::Computing, |_| {
             Taken::each(pages, WARM_UP, |page| _ = remote.load(page * PAGE_BYTES))
         });
-        self.tell("read fault, page fetched", "udp", &format!("{setting}, home computing"), taken, raw);
+        let state = format!("{setting}, home computing");
+        self.tell("read fault, page fetched", &fabric, &state, taken, raw.as_ref());
         self.home_writes(&setting);
     }
 
@@ -201,14 +234,14 @@ impl<'a> Node<'a> {
             (0..pages).for_each(|page| _ = own.load(page * PAGE_BYTES));
         }
         self.runtime.barrier();
-        let taken = self.while_home(Home::Waiting, |_, _| {
+        let taken = self.while_home(Home::Waiting, |_| {
             Taken::each(pages - WARM_UP, WARM_UP, |page| own.store(page * PAGE_BYTES, 2))
         });
         self.tell("first write of the home", "", &format!("{setting}, others have copies"), taken, None);
     }
 
     /// A region at the home in which no page is zero.
-    fn filled(&mut self, bytes: usize, page: Option<PageSize>) -> Region {
+    pub fn filled(&mut self, bytes: usize, page: Option<PageSize>) -> Region {
         let region = Region::allocate(self.runtime, bytes, Placement::On(HOME), page);
         if self.is_home() {
             (0..bytes / 8).for_each(|word| region.store(word * 8, word as u64 | 1));
@@ -219,66 +252,35 @@ impl<'a> Node<'a> {
 
     fn barriers(&mut self) {
         let times = self.plan.times(4000);
-        let others: Vec<u16> = self.ports.iter().skip(1).copied().collect();
-        let home = self.ports[HOME.index()];
+        let nodes = usize::from(self.runtime.nodes());
         self.runtime.barrier();
-        let mut raw_us = None;
+        let mut raw = None;
         if self.is_home() {
             for _ in 0..times + WARM_UP {
-                if !self.raw.gather(&others) {
+                if !self.raw.gather(nodes - 1) {
                     break;
                 }
             }
         } else {
-            let taken = Taken::each(times, WARM_UP, |_| _ = self.raw.ask(home, 0));
-            raw_us = Some(taken.median_us());
+            raw = Some(Taken::each(times, WARM_UP, |_| _ = self.raw.ask(REQUEST_BYTES)));
         }
-        let taken = Taken::each(times, WARM_UP, |_| self.runtime.barrier());
-        let state = format!("{} nodes, nothing written", self.ports.len());
-        let client = self.is_client();
-        self.tell("barrier", "udp", &state, Some(taken).filter(|_| client), raw_us);
-    }
-
-    fn locks(&mut self) {
-        let runtime = self.runtime;
-        let raw = self.raw_exchange(Home::Answering, REQUEST_BYTES, self.plan.times(4000));
-        let lock = LockId(0);
-        let mut nanos = Vec::new();
-        runtime.barrier();
-        for round in 0..self.plan.times(2000) + WARM_UP {
-            let mine = if round % 2 == 0 { self.is_home() } else { self.is_client() };
-            if mine {
-                let began = Instant::now();
-                runtime.lock(lock);
-                nanos.push(began.elapsed().as_nanos() as f64);
-                runtime.unlock(lock);
-            }
-            runtime.barrier();
+        let dirty = self.region(64 * PAGE_BYTES, HOME);
+        for (pages, words) in [(0, "nothing written"), (64, "64 pages dirty")] {
+            let times = if pages == 0 { times } else { times / 4 };
+            let write = |round: usize| {
+                if self.is_client() {
+                    (0..pages).for_each(|page| dirty.store(page * PAGE_BYTES, round as u64 + 1));
+                }
+            };
+            let taken = Taken::prepared(times, WARM_UP, write, |_| self.runtime.barrier());
+            let state = format!("{nodes} nodes, {words}");
+            let taken = Some(taken).filter(|_| self.is_client());
+            self.tell("barrier", &self.plan.fabric, &state, taken, raw.as_ref());
         }
-        let client = self.is_client();
-        let taken = client.then(|| Taken::new(nanos.split_off(WARM_UP / 2), WARM_UP / 2));
-        self.tell("lock, handed over", "udp", "the last holder waits", taken, raw);
-
-        let taken = Taken::each(self.plan.times(4000), WARM_UP, |_| {
-            runtime.lock(lock);
-            runtime.unlock(lock);
-        });
-        runtime.barrier();
-        let state = format!("{} nodes at once", self.ports.len());
-        self.tell("lock and unlock", "udp", &state, Some(taken).filter(|_| client), raw);
-
-        let own = self.own_lock();
-        let taken = self.while_home(Home::Waiting, |_, _| {
-            Taken::each(20_000, WARM_UP, |_| {
-                runtime.lock(own);
-                runtime.unlock(own);
-            })
-        });
-        self.tell("lock and unlock", "", "nobody else wants it", taken, None);
     }
 
     /// A lock whose manager is the client.
-    fn own_lock(&self) -> LockId {
+    pub fn own_lock(&self) -> LockId {
         let nodes = self.runtime.nodes();
         (1..).map(LockId).find(|lock| lock.manager(nodes) == CLIENT).expect("every node manages some")
     }
@@ -287,43 +289,15 @@ impl<'a> Node<'a> {
         let runtime = self.runtime;
         let times = self.plan.times(4000);
         let raw = self.raw_exchange(Home::Answering, REQUEST_BYTES, times);
-        for (home, name, raw) in [(CLIENT, "at this node", None), (HOME, "at another node", raw)] {
+        for (home, name, raw) in [(CLIENT, "at this node", None), (HOME, "at another node", raw.as_ref())] {
             let word = self.region(8, home).address(0);
-            let taken = self.while_home(Home::Waiting, |_, _| {
+            let taken = self.while_home(Home::Waiting, |_| {
                 Taken::each(times, WARM_UP, |_| {
                     runtime.atomic("hiroba_fetch_add", word, AtomicOperation::FetchAdd(1));
                 })
             });
-            let fabric = if home == CLIENT { "" } else { "udp" };
+            let fabric = if home == CLIENT { "" } else { &self.plan.fabric };
             self.tell("fetch and add", fabric, name, taken, raw);
-        }
-    }
-
-    fn streams(&mut self) {
-        const BYTES: usize = 16 << 20;
-        let passes = self.plan.times(4);
-        let raw = self.while_home(Home::Answering, |raw, home| {
-            gigabytes_per_second(passes, |_| raw.stream(home, BYTES))
-        });
-        for (words, page) in [("4 KiB", 4 << 10), ("64 KiB", 64 << 10), ("2 MiB", 2 << 20)] {
-            let page = PageSize::new(page).ok();
-            let regions: Vec<Region> = (0..passes).map(|_| self.filled(BYTES, page)).collect();
-            let ours = self.while_home(Home::Waiting, |_, _| {
-                gigabytes_per_second(passes, |pass| {
-                    (0..BYTES).step_by(PAGE_BYTES).for_each(|offset| _ = regions[pass].load(offset));
-                    BYTES
-                })
-            });
-            let Some(gb_per_s) = ours else { continue };
-            report(&Report::Row(Row {
-                name: "remote memory read in order".to_owned(),
-                fabric: "udp".to_owned(),
-                state: format!("16 MiB, pages of {words}, home idle"),
-                figures: Figures::Bandwidth { gb_per_s, raw_gb_per_s: raw },
-                ratio: raw.filter(|raw| *raw > 0.0).map(|raw| gb_per_s / raw),
-                repetitions: passes,
-                warm_up: 0,
-            }));
         }
     }
 
@@ -348,8 +322,8 @@ impl<'a> Node<'a> {
     fn release(&mut self, region: Region, pages: usize, mapped_bytes: usize, sibling: bool) {
         let (runtime, lock) = (self.runtime, self.own_lock());
         let times = self.plan.times(if pages == 1024 { 60 } else { 400 });
-        let sink = RawSocket::bind(false).and_then(|sink| Ok((sink.port()?, sink)));
-        let taken = self.while_home(Home::Waiting, |raw, _| {
+        let mut sink = Sink::open(&self.plan.fabric);
+        let taken = self.while_home(Home::Waiting, |_| {
             let done = AtomicBool::new(false);
             std::thread::scope(|scope| {
                 if sibling {
@@ -369,15 +343,21 @@ impl<'a> Node<'a> {
                         nanos.push(began.elapsed().as_nanos() as f64);
                     }
                 }
-                let plain = sink.as_ref().ok().filter(|_| pages > 0).map(|(port, _)| {
-                    let send = |_| raw.send(*port, pages * DIFF_BYTES);
-                    Taken::each(times, WARM_UP, send).median_us()
+                let plain = sink.as_mut().ok().filter(|_| pages > 0).map(|sink| {
+                    let mut nanos = Vec::with_capacity(times);
+                    for _ in 0..times {
+                        let began = Instant::now();
+                        sink.send(pages * DIFF_BYTES);
+                        nanos.push(began.elapsed().as_nanos() as f64);
+                        sink.empty();
+                    }
+                    Taken::new(nanos, 0)
                 });
                 done.store(true, Ordering::Relaxed);
                 (Taken::new(nanos, WARM_UP), plain)
             })
         });
-        let Some((taken, raw_us)) = taken else { return };
+        let Some((taken, raw)) = taken else { return };
         let s = if pages == 1 { "" } else { "s" };
         let threads = if sibling { "2 threads" } else { "1 thread" };
         let state = format!(
@@ -385,8 +365,8 @@ impl<'a> Node<'a> {
             self.plan.setting,
             mapped_bytes >> 20
         );
-        let fabric = if pages > 0 { "udp" } else { "" };
-        self.tell("release", fabric, &state, Some(taken), raw_us);
+        let fabric = if pages > 0 { self.plan.fabric.as_str() } else { "" };
+        self.tell("release", fabric, &state, Some(taken), raw.as_ref());
     }
 }
 
@@ -396,17 +376,4 @@ fn keep_busy(done: &AtomicBool) {
     while !done.load(Ordering::Relaxed) {
         (0..1000).for_each(|step| x = std::hint::black_box(x.wrapping_mul(3) ^ step));
     }
-}
-
-/// The median over some passes of the bytes that each moves.
-fn gigabytes_per_second(passes: usize, mut pass: impl FnMut(usize) -> usize) -> f64 {
-    let mut rates: Vec<f64> = (0..passes)
-        .map(|number| {
-            let began = Instant::now();
-            let bytes = pass(number);
-            bytes as f64 / began.elapsed().as_nanos().max(1) as f64
-        })
-        .collect();
-    rates.sort_by(f64::total_cmp);
-    rates.get(passes / 2).copied().unwrap_or(0.0)
 }

@@ -30,6 +30,8 @@ pub struct BenchPlan {
     pub groups: Vec<Group>,
     /// Fewer repetitions.
     pub quick: bool,
+    /// What carries the messages.
+    pub fabric: String,
     /// Fault source and write tracking, in words.
     pub setting: String,
 }

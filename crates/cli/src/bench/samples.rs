@@ -18,14 +18,33 @@ impl Taken {
     }
 
     /// Does `operation` some times for nothing and then `times` times by the clock; it is told which time it is.
-    pub fn each(times: usize, warm_up: usize, mut operation: impl FnMut(usize)) -> Taken {
-        (0..warm_up).for_each(&mut operation);
-        let timed = (warm_up..warm_up + times).map(|which| {
+    pub fn each(times: usize, warm_up: usize, operation: impl FnMut(usize)) -> Taken {
+        Taken::prepared(times, warm_up, |_| {}, operation)
+    }
+
+    /// The same, with something done before each time that does not count.
+    pub fn prepared(
+        times: usize,
+        warm_up: usize,
+        mut prepare: impl FnMut(usize),
+        mut operation: impl FnMut(usize),
+    ) -> Taken {
+        let mut nanos = Vec::with_capacity(times);
+        for which in 0..warm_up + times {
+            prepare(which);
             let began = Instant::now();
             operation(which);
-            began.elapsed().as_nanos() as f64
-        });
-        Taken::new(timed.collect(), warm_up)
+            let taken = began.elapsed().as_nanos() as f64;
+            if which >= warm_up {
+                nanos.push(taken);
+            }
+        }
+        Taken::new(nanos, warm_up)
+    }
+
+    /// Half of each time: one way of what went to and fro.
+    pub fn halved(&self) -> Taken {
+        Taken { nanos: self.nanos.iter().map(|nanos| nanos / 2.0).collect(), warm_up: self.warm_up }
     }
 
     /// How many there are.
@@ -63,5 +82,9 @@ mod tests {
         let taken = Taken::each(3, 2, |number| which.push(number));
         assert_eq!((taken.len(), taken.warm_up), (3, 2));
         assert_eq!(which, [0, 1, 2, 3, 4]);
+        let mut prepared = 0;
+        let taken = Taken::prepared(3, 2, |number| prepared += number, |_| {});
+        assert_eq!((taken.len(), prepared), (3, 10));
+        assert_eq!(Taken::new(vec![7000.0], 0).halved().median_us(), 3.5);
     }
 }

@@ -4,7 +4,9 @@ use std::fmt::Write;
 
 use super::{Figures, Row};
 
-const HEADS: [&str; 8] = ["what", "state", "p50 µs", "p99 µs", "raw µs", "ratio", "times", "warm-up"];
+const COLUMNS: usize = 10;
+const HEADS: [&str; COLUMNS] =
+    ["what", "state", "p50 µs", "raw µs", "ratio", "p99 µs", "raw p99", "ratio p99", "times", "warm-up"];
 /// These columns hold words; the others hold numbers.
 const WORDS: usize = 2;
 
@@ -20,13 +22,14 @@ pub fn render(heading: &str, setting: &str, rows: &[Row]) -> String {
     }
     if !bandwidths.is_empty() {
         let mut heads = HEADS.map(str::to_owned);
-        (heads[2], heads[3], heads[4]) = ("GB/s".to_owned(), String::new(), "raw GB/s".to_owned());
+        (heads[2], heads[3]) = ("GB/s".to_owned(), "raw GB/s".to_owned());
+        heads[5..8].iter_mut().for_each(String::clear);
         table(&mut text, heads, setting, &bandwidths);
     }
     text
 }
 
-fn table(text: &mut String, heads: [String; 8], setting: &str, rows: &[&Row]) {
+fn table(text: &mut String, heads: [String; COLUMNS], setting: &str, rows: &[&Row]) {
     let mut lines = vec![heads];
     let mut previous = "";
     for row in rows {
@@ -60,17 +63,20 @@ fn table(text: &mut String, heads: [String; 8], setting: &str, rows: &[&Row]) {
     }
 }
 
-fn cells(row: &Row) -> [String; 8] {
+fn cells(row: &Row) -> [String; COLUMNS] {
     let optional = |value: Option<f64>| value.map_or("-".to_owned(), number);
-    let [first, second, raw] = match row.figures {
-        Figures::Time { p50_us, p99_us, raw_us } => [number(p50_us), number(p99_us), optional(raw_us)],
+    let ratio = optional(row.ratio);
+    let ([ours, raw], p99) = match row.figures {
+        Figures::Time { p50_us, p99_us, raw_us, raw_p99_us, ratio_p99 } => {
+            ([number(p50_us), optional(raw_us)], [number(p99_us), optional(raw_p99_us), optional(ratio_p99)])
+        }
         Figures::Bandwidth { gb_per_s, raw_gb_per_s } => {
-            [number(gb_per_s), String::new(), optional(raw_gb_per_s)]
+            ([number(gb_per_s), optional(raw_gb_per_s)], Default::default())
         }
     };
-    let ratio = optional(row.ratio);
+    let [p99, raw_p99, ratio_p99] = p99;
     let (times, warm_up) = (row.repetitions.to_string(), row.warm_up.to_string());
-    [row.name.clone(), row.state.clone(), first, second, raw, ratio, times, warm_up]
+    [row.name.clone(), row.state.clone(), ours, raw, ratio, p99, raw_p99, ratio_p99, times, warm_up]
 }
 
 /// Three significant digits, as far as a column of them stays readable.
@@ -94,7 +100,7 @@ mod tests {
             name: name.to_owned(),
             fabric: "udp".to_owned(),
             state: "event, fault, home idle".to_owned(),
-            figures: Figures::Time { p50_us, p99_us: 1234.5, raw_us },
+            figures: Figures::Time { p50_us, p99_us: 1234.5, raw_us, raw_p99_us: raw_us, ratio_p99: None },
             ratio: None,
             repetitions: 100,
             warm_up: 2,

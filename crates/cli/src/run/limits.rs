@@ -10,14 +10,14 @@ use crate::failure::{Failure, system_words};
 const NODE_DESCRIPTORS: u64 = 16;
 /// Connections of strangers that a node on `tcp` has open at most, before they are refused.
 const STRANGERS_DESCRIPTORS: u64 = 64;
-/// Files of each node that the launcher opens and all nodes inherit where the fabric is `shm`: frames, board, doorbell.
-const SHARED_FILES_PER_NODE: u64 = 3;
 /// What a node inherits: three standard streams, its socket and its control channel.
 const INHERITED_DESCRIPTORS: u64 = 5;
 /// What the launcher opens once: epoll, signals, gate, exec reports, its front, `/dev/null`, the statistics file.
 const LAUNCHER_DESCRIPTORS: u64 = 16;
 /// What the launcher opens for each node: its socket, both ends of its control channel or one and a pidfd.
 const LAUNCHER_DESCRIPTORS_PER_NODE: u64 = 3;
+/// Files of each node that the launcher opens and all nodes inherit where the fabric is `shm`: frames, board, doorbell.
+const SHARED_FILES_PER_NODE: u64 = 3;
 /// With `--label`, two pipes more.
 const LABEL_DESCRIPTORS_PER_NODE: u64 = 2;
 
@@ -37,15 +37,12 @@ pub struct NodeLimit {
 pub fn prepare_descriptors(
     nodes: u16,
     threads_per_node: u16,
-    fabric: &str,
     label: bool,
+    fabric: &str,
 ) -> Result<NodeLimit, Failure> {
     let given = getrlimit(Resource::Nofile);
     let open = std::fs::read_dir("/proc/self/fd").map_or(3, |entries| entries.count() as u64);
-    let mut need = needed(nodes, threads_per_node, label, open);
-    let more = needed_by_fabric(fabric, nodes);
-    need.launcher += more.launcher;
-    need.node += more.node;
+    let need = needed(nodes, threads_per_node, label, fabric, open);
     let hard = given.maximum.unwrap_or(u64::MAX);
     let soft = given.current.unwrap_or(u64::MAX);
     if need.launcher.max(need.node) > hard {
@@ -64,21 +61,18 @@ struct Need {
     node: u64,
 }
 
-fn needed(nodes: u16, threads_per_node: u16, label: bool, open: u64) -> Need {
+fn needed(nodes: u16, threads_per_node: u16, label: bool, fabric: &str, open: u64) -> Need {
     let per_node = LAUNCHER_DESCRIPTORS_PER_NODE + if label { LABEL_DESCRIPTORS_PER_NODE } else { 0 };
-    Need {
-        launcher: open + LAUNCHER_DESCRIPTORS + per_node * u64::from(nodes),
-        node: INHERITED_DESCRIPTORS + NODE_DESCRIPTORS + u64::from(threads_per_node),
-    }
-}
-
-/// What is needed for the fabric besides a socket a node.
-fn needed_by_fabric(fabric: &str, nodes: u16) -> Need {
     let nodes = u64::from(nodes);
-    match fabric {
-        "tcp" => Need { launcher: 0, node: nodes + STRANGERS_DESCRIPTORS },
-        "shm" => Need { launcher: nodes * SHARED_FILES_PER_NODE, node: nodes * SHARED_FILES_PER_NODE },
-        _ => Need { launcher: 0, node: 0 },
+    // Besides a node's one socket: what all nodes share, and what each node has for itself.
+    let (shared, own) = match fabric {
+        "shm" => (SHARED_FILES_PER_NODE * nodes, 0),
+        "tcp" => (0, nodes + STRANGERS_DESCRIPTORS),
+        _ => (0, 0),
+    };
+    Need {
+        launcher: open + LAUNCHER_DESCRIPTORS + per_node * nodes + shared,
+        node: INHERITED_DESCRIPTORS + NODE_DESCRIPTORS + u64::from(threads_per_node) + shared + own,
     }
 }
 
@@ -120,20 +114,23 @@ mod tests {
 
     #[test]
     fn need_grows_with_nodes_and_labels() {
-        let few = needed(4, 1, false, 5);
-        let many = needed(4096, 1, false, 5);
-        let labelled = needed(4096, 1, true, 5);
+        let few = needed(4, 1, false, "udp", 5);
+        let many = needed(4096, 1, false, "udp", 5);
+        let labelled = needed(4096, 1, true, "udp", 5);
+        let shared = needed(4, 1, false, "shm", 5);
         assert_eq!(few.node, many.node);
-        assert_eq!(needed(4, 64, false, 5).node, few.node + 63);
+        assert_eq!(needed(4, 64, false, "udp", 5).node, few.node + 63);
         assert_eq!(many.launcher - few.launcher, 4092 * LAUNCHER_DESCRIPTORS_PER_NODE);
-        assert_eq!(needed_by_fabric("tcp", 128).node - needed_by_fabric("tcp", 4).node, 124);
-        assert_eq!(needed_by_fabric("shm", 128).launcher, 128 * SHARED_FILES_PER_NODE);
+        let connected = |nodes| needed(nodes, 1, false, "tcp", 5).node;
+        assert_eq!(connected(128) - connected(4), 124);
         assert_eq!(labelled.launcher - many.launcher, 4096 * LABEL_DESCRIPTORS_PER_NODE);
+        assert_eq!(shared.launcher - few.launcher, 4 * SHARED_FILES_PER_NODE);
+        assert_eq!(shared.node - few.node, 4 * SHARED_FILES_PER_NODE);
     }
 
     #[test]
     fn the_sentence_names_the_numbers() {
-        let failure = too_few(100, &needed(100, 1, false, 3), 64);
+        let failure = too_few(100, &needed(100, 1, false, "udp", 3), 64);
         assert_eq!(failure.status, 125);
         assert!(failure.sentence.contains("limit is 64") && failure.sentence.contains("ulimit -n"));
     }

@@ -38,7 +38,7 @@ pub fn run(options: &RunOptions) -> Result<u8, Failure> {
     limits::check_working_directory()?;
     limits::check_memory_files()?;
     let limit =
-        limits::prepare_descriptors(options.nodes, options.threads_per_node, &options.fabric, options.label)?;
+        limits::prepare_descriptors(options.nodes, options.threads_per_node, options.label, &options.fabric)?;
     let fault_source = check_nodes_needs(options, debugger.is_some())?;
     let options = &RunOptions { fault_source, ..options.clone() };
     guardian::run_guarded(|front| match supervise(options, &path, debugger.as_ref(), limit, front) {

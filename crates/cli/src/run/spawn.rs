@@ -164,7 +164,6 @@ fn describe_job(options: &RunOptions, endpoints: &Endpoints) -> Result<JobDescri
         version: env!("CARGO_PKG_VERSION").to_owned(),
         job: random_number(),
         key: random_key()?,
-        encrypt: options.encrypt,
         node: NodeId::ZERO,
         socket_fd: -1,
         shared_files: endpoints.shared_files(),

@@ -1,16 +1,13 @@
 //! The bytes of a datagram: a fixed header, then frames.
 //!
+//! Whose it is and that it is genuine has been established before the link sees it: nothing here says so again.
+//!
 //! ```text
 //! offset bytes  header (little-endian)
-//!  0     2      magic "Hb"
-//!  2     1      version
-//!  3     1      flags: 1 carries data, 2 acknowledge at once
-//!  4     2      source node
-//!  6     2      destination node
-//!  8     8      job
-//! 16     8      sequence number (without data: that of the next datagram with data)
-//! 24     8      acknowledged: every sequence number below it has come
-//! 32     8      selective: bit i says that acknowledged + 1 + i has come too
+//!  0     4      flags: 1 carries data, 2 acknowledge at once
+//!  4     8      sequence number (without data: that of the next datagram with data)
+//! 12     8      acknowledged: every sequence number below it has come
+//! 20     8      selective: bit i says that acknowledged + 1 + i has come too
 //!
 //! frame: 4 bytes (bits 0-29 length, bit 30 last, bit 31 first fragment of its message), then the bytes
 //! ```
@@ -22,15 +19,13 @@ use hiroba_base::NodeId;
 use thiserror::Error;
 
 /// Bytes before the first frame.
-pub const HEADER_BYTES: usize = 40;
+pub const HEADER_BYTES: usize = 28;
 
 /// Bytes before each frame's content.
 pub const FRAME_HEADER_BYTES: usize = 4;
 
-const MAGIC: [u8; 2] = *b"Hb";
-const VERSION: u8 = 1;
-const FLAG_DATA: u8 = 1;
-const FLAG_ACKNOWLEDGE_NOW: u8 = 2;
+const FLAG_DATA: u32 = 1;
+const FLAG_ACKNOWLEDGE_NOW: u32 = 2;
 const FRAME_FIRST: u32 = 1 << 31;
 const FRAME_LAST: u32 = 1 << 30;
 const FRAME_LENGTH: u32 = FRAME_LAST - 1;
@@ -44,42 +39,18 @@ pub enum Rejected {
         /// Its length.
         got_bytes: usize,
     },
-    /// It is not one of ours, or of another release.
-    #[error("expected magic and version {MAGIC:02x?} {VERSION}, got {magic:02x?} {version}")]
-    Foreign {
-        /// Its first two bytes.
-        magic: [u8; 2],
-        /// Its third byte.
-        version: u8,
-    },
     /// Flags that this release does not know.
     #[error("expected flags below 4, got {got}")]
     Flags {
         /// The flags.
-        got: u8,
+        got: u32,
     },
-    /// It belongs to another job.
-    #[error("expected job {expected:016x}, got {got:016x}")]
-    Job {
-        /// Our job.
-        expected: u64,
-        /// Its job.
-        got: u64,
-    },
-    /// It claims to come from a node that cannot send to us.
+    /// It comes from a node that cannot send to us.
     #[error("expected a source other than ourselves among {nodes} nodes, got node {got}")]
     Source {
         /// How many nodes the job has.
         nodes: u16,
-        /// Who it claims to be.
-        got: NodeId,
-    },
-    /// It is meant for another node.
-    #[error("expected destination {expected}, got node {got}")]
-    Destination {
-        /// Who we are.
-        expected: NodeId,
-        /// Whom it is meant for.
+        /// Who sent it.
         got: NodeId,
     },
     /// It acknowledges datagrams that were never sent.
@@ -109,12 +80,6 @@ pub enum Rejected {
 /// A datagram's header, checked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Header {
-    /// The sender.
-    pub source: NodeId,
-    /// The receiver.
-    pub destination: NodeId,
-    /// The job both belong to.
-    pub job: u64,
     /// Whether frames follow.
     pub data: bool,
     /// Whether the sender waits for the acknowledgement.
@@ -133,12 +98,6 @@ fn field<const N: usize>(bytes: &[u8; HEADER_BYTES], at: usize) -> [u8; N] {
     out
 }
 
-/// Who a datagram claims to be from, before anything else about it is believed.
-pub fn claimed_source(datagram: &[u8]) -> Option<NodeId> {
-    let bytes = datagram.first_chunk::<HEADER_BYTES>()?;
-    Some(NodeId(u16::from_le_bytes(field(bytes, 4))))
-}
-
 impl Header {
     /// Splits a datagram into header and payload.
     ///
@@ -151,22 +110,16 @@ impl Header {
         let Some((bytes, payload)) = datagram.split_first_chunk::<HEADER_BYTES>() else {
             return Err(Rejected::TooShort { got_bytes: datagram.len() });
         };
-        let (magic, version, flags) = ([bytes[0], bytes[1]], bytes[2], bytes[3]);
-        if magic != MAGIC || version != VERSION {
-            return Err(Rejected::Foreign { magic, version });
-        }
+        let flags = u32::from_le_bytes(field(bytes, 0));
         if flags & !(FLAG_DATA | FLAG_ACKNOWLEDGE_NOW) != 0 {
             return Err(Rejected::Flags { got: flags });
         }
         let header = Header {
-            source: NodeId(u16::from_le_bytes(field(bytes, 4))),
-            destination: NodeId(u16::from_le_bytes(field(bytes, 6))),
-            job: u64::from_le_bytes(field(bytes, 8)),
             data: flags & FLAG_DATA != 0,
             acknowledge_now: flags & FLAG_ACKNOWLEDGE_NOW != 0,
-            sequence: u64::from_le_bytes(field(bytes, 16)),
-            acknowledged: u64::from_le_bytes(field(bytes, 24)),
-            selective: u64::from_le_bytes(field(bytes, 32)),
+            sequence: u64::from_le_bytes(field(bytes, 4)),
+            acknowledged: u64::from_le_bytes(field(bytes, 12)),
+            selective: u64::from_le_bytes(field(bytes, 20)),
         };
         if header.data {
             check_frames(payload)?;
@@ -180,15 +133,10 @@ impl Header {
     pub fn emit(&self, bytes: &mut [u8; HEADER_BYTES]) {
         let flags = if self.data { FLAG_DATA } else { 0 }
             | if self.acknowledge_now { FLAG_ACKNOWLEDGE_NOW } else { 0 };
-        bytes[..2].copy_from_slice(&MAGIC);
-        bytes[2] = VERSION;
-        bytes[3] = flags;
-        bytes[4..6].copy_from_slice(&self.source.0.to_le_bytes());
-        bytes[6..8].copy_from_slice(&self.destination.0.to_le_bytes());
-        bytes[8..16].copy_from_slice(&self.job.to_le_bytes());
-        bytes[16..24].copy_from_slice(&self.sequence.to_le_bytes());
-        bytes[24..32].copy_from_slice(&self.acknowledged.to_le_bytes());
-        bytes[32..40].copy_from_slice(&self.selective.to_le_bytes());
+        bytes[..4].copy_from_slice(&flags.to_le_bytes());
+        bytes[4..12].copy_from_slice(&self.sequence.to_le_bytes());
+        bytes[12..20].copy_from_slice(&self.acknowledged.to_le_bytes());
+        bytes[20..].copy_from_slice(&self.selective.to_le_bytes());
     }
 }
 
@@ -252,16 +200,7 @@ mod tests {
     use super::*;
 
     fn sample() -> Header {
-        Header {
-            source: NodeId(3),
-            destination: NodeId(4095),
-            job: 0x0123_4567_89ab_cdef,
-            data: true,
-            acknowledge_now: false,
-            sequence: 1 << 40,
-            acknowledged: 77,
-            selective: 0b101,
-        }
+        Header { data: true, acknowledge_now: false, sequence: 1 << 40, acknowledged: 77, selective: 0b101 }
     }
 
     fn datagram(header: &Header, payload: &[u8]) -> Vec<u8> {
@@ -276,7 +215,6 @@ mod tests {
         let bytes = datagram(&sample(), &payload);
         let (header, rest) = Header::parse(&bytes).unwrap();
         assert_eq!(header, sample());
-        assert_eq!(claimed_source(&bytes), Some(NodeId(3)));
         let frames: Vec<Frame<'_>> = Frames::new(rest).collect();
         assert_eq!(
             frames,
@@ -291,18 +229,17 @@ mod tests {
     fn each_malformation_is_named() {
         let good = datagram(&sample(), &frame_header(0, true, true));
         let parse = |bytes: &[u8]| Header::parse(bytes).map(|_| ()).unwrap_err();
-        assert_eq!(parse(&good[..39]), Rejected::TooShort { got_bytes: 39 });
+        assert_eq!(parse(&good[..27]), Rejected::TooShort { got_bytes: 27 });
         let changed = |at: usize, value: u8| {
             let mut bytes = good.clone();
             bytes[at] = value;
             bytes
         };
-        assert_eq!(parse(&changed(0, b'X')), Rejected::Foreign { magic: *b"Xb", version: 1 });
-        assert_eq!(parse(&changed(2, 9)), Rejected::Foreign { magic: *b"Hb", version: 9 });
-        assert_eq!(parse(&changed(3, 0xff)), Rejected::Flags { got: 0xff });
-        assert_eq!(parse(&changed(40, 1)), Rejected::Frames { at: 0 });
-        assert_eq!(parse(&good[..40]), Rejected::Frames { at: 0 });
+        assert_eq!(parse(&changed(0, 0xff)), Rejected::Flags { got: 0xff });
+        assert_eq!(parse(&changed(3, 1)), Rejected::Flags { got: 1 | 1 << 24 });
+        assert_eq!(parse(&changed(28, 1)), Rejected::Frames { at: 0 });
+        assert_eq!(parse(&good[..28]), Rejected::Frames { at: 0 });
         assert_eq!(parse(&[&good[..], b"x"].concat()), Rejected::Frames { at: 4 });
-        assert_eq!(parse(&changed(3, 0)), Rejected::Frames { at: 0 });
+        assert_eq!(parse(&changed(0, 0)), Rejected::Frames { at: 0 });
     }
 }

@@ -119,6 +119,11 @@ impl Sender {
         (self.in_flight, self.in_flight_bytes)
     }
 
+    /// Whether something that was transmitted is unacknowledged.
+    pub fn awaits_acknowledgement(&self) -> bool {
+        self.unsent > self.first
+    }
+
     /// Datagrams kept, transmitted or not.
     pub fn kept(&self) -> usize {
         self.ring.len()

@@ -263,8 +263,7 @@ impl ShmFabric {
 
     fn look(&self, inbound: &mut Inbound, deliver: &mut dyn FnMut(NodeId, &[u8])) -> io::Result<Turn> {
         self.check_failure()?;
-        self.move_queues_on();
-        let mut turn = Turn::Nothing;
+        let mut turn = self.move_queues_on();
         while let Some((from, message)) = inbound.kept.pop_front() {
             turn = Turn::Something;
             deliver(from, &message);
@@ -331,15 +330,21 @@ impl ShmFabric {
         }
     }
 
-    /// Gives queued messages to rings that have room.
-    fn move_queues_on(&self) {
+    /// Gives queued messages to rings that have room. A caller may wait for just that.
+    fn move_queues_on(&self) -> Turn {
+        let mut turn = Turn::Nothing;
         for peer in self.peers() {
             let outbound = &self.outbound[peer.index()];
             if outbound.queued_bytes.load(Ordering::Relaxed) > 0 {
                 let mut sending = outbound.sending();
+                let before = sending.queued_bytes;
                 self.push_queue(peer, outbound, &mut sending);
+                if sending.queued_bytes < before {
+                    turn = Turn::Something;
+                }
             }
         }
+        turn
     }
 
     fn push_queue(&self, peer: NodeId, outbound: &Outbound, sending: &mut Sending) {

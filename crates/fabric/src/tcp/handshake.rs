@@ -78,8 +78,6 @@ pub struct Identity {
     pub local: NodeId,
     /// How many nodes the job has.
     pub nodes: u16,
-    /// Whether records hide their content.
-    pub encrypt: bool,
 }
 
 /// The keys of a connection.
@@ -101,16 +99,16 @@ enum Step {
 
 impl Identity {
     fn derive(&self, step: Step, nonces: &[&Nonce], from: NodeId, to: NodeId) -> DirectionKey {
-        let (label, encrypt) = match step {
-            Step::Hello => (b"tcp hello..", false),
-            Step::Welcome => (b"tcp welcome", false),
-            Step::Records => (b"tcp records", self.encrypt),
+        let label = match step {
+            Step::Hello => b"tcp hello..",
+            Step::Welcome => b"tcp welcome",
+            Step::Records => b"tcp records",
         };
         let (from, to) = (from.0.to_be_bytes(), to.0.to_be_bytes());
         let mut context: Vec<&[u8]> = vec![label];
         context.extend(nonces.iter().map(|nonce| nonce.as_slice()));
         context.extend([&from[..], &to[..]]);
-        DirectionKey::derive(&self.key, &context, encrypt)
+        DirectionKey::derive(&self.key, &context)
     }
 
     fn session(&self, peer: NodeId, a: &Nonce, b: &Nonce) -> Session {
@@ -136,7 +134,11 @@ impl Identity {
             rest = after;
         }
         let (fields, tag) = hello.split_at_mut(HELLO_BYTES - TAG_BYTES);
-        tag.copy_from_slice(&self.derive(Step::Hello, &[nonce], self.local, to).seal(0, fields, 0));
+        tag.copy_from_slice(&self.derive(Step::Hello, &[nonce], self.local, to).seal(
+            0,
+            fields,
+            HELLO_BYTES - TAG_BYTES,
+        ));
         hello
     }
 
@@ -171,13 +173,18 @@ impl Identity {
         let theirs: Nonce = *hello[20..].first_chunk().expect("a hello is longer");
         let (fields, tag) = hello.split_at_mut(HELLO_BYTES - TAG_BYTES);
         let tag = tag.first_chunk().expect("a hello ends with a tag");
-        self.derive(Step::Hello, &[&theirs], peer, self.local).open(0, fields, 0, tag)?;
+        self.derive(Step::Hello, &[&theirs], peer, self.local).open(
+            0,
+            fields,
+            HELLO_BYTES - TAG_BYTES,
+            tag,
+        )?;
 
         let mut welcome = [0; WELCOME_BYTES];
         let (place, tag) = welcome.split_at_mut(NONCE_BYTES);
         place.copy_from_slice(nonce);
         let key = self.derive(Step::Welcome, &[&theirs, nonce], self.local, peer);
-        tag.copy_from_slice(&key.seal(0, place, 0));
+        tag.copy_from_slice(&key.seal(0, place, NONCE_BYTES));
         Ok((peer, welcome, self.session(peer, &theirs, nonce)))
     }
 
@@ -196,7 +203,7 @@ impl Identity {
         let (theirs, tag) = welcome.split_at_mut(NONCE_BYTES);
         let tag = tag.first_chunk().expect("a welcome ends with a tag");
         let theirs: &mut Nonce = theirs.first_chunk_mut().expect("a welcome begins with a nonce");
-        self.derive(Step::Welcome, &[nonce, theirs], peer, self.local).open(0, theirs, 0, tag)?;
+        self.derive(Step::Welcome, &[nonce, theirs], peer, self.local).open(0, theirs, NONCE_BYTES, tag)?;
         Ok(self.session(peer, nonce, theirs))
     }
 }
@@ -206,7 +213,7 @@ mod tests {
     use super::*;
 
     fn identity(local: u16) -> Identity {
-        Identity { key: JobKey([5; 32]), job: 77, local: NodeId(local), nodes: 3, encrypt: false }
+        Identity { key: JobKey([5; 32]), job: 77, local: NodeId(local), nodes: 3 }
     }
 
     const A: Nonce = [1; NONCE_BYTES];

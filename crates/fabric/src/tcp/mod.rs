@@ -118,8 +118,8 @@ impl TcpFabric {
     /// When the node or the number of addresses is out of bounds, the socket does not listen, or the system gives no descriptors.
     pub fn open(listener: OwnedFd, config: FabricConfig) -> Result<TcpFabric, FabricError> {
         let nodes = config.nodes()?;
-        let FabricConfig { local, addresses, job, key, encrypt, .. } = config;
-        let identity = Identity { key, job, local, nodes, encrypt };
+        let FabricConfig { local, addresses, job, key, .. } = config;
+        let identity = Identity { key, job, local, nodes };
         let watch = Watch::new().map_err(system("make an epoll descriptor"))?;
         let wake = WakeEvent::new().map_err(system("make an eventfd"))?;
         let ticker = Ticker::new().map_err(system("make a timerfd"))?;

@@ -7,8 +7,8 @@
 //!
 //! The integers are little-endian. Read first: RFC 8446 §5.2 (TLS 1.3), whose record protection this is in small. A record's number is
 //! not sent, both sides count: a record that was left out, repeated, moved or shortened does not open, and the connection
-//! ends. A message travels as `More` frames and one `Last`; several short ones share a record. The length is readable and authenticated; with
-//! encryption the frames are hidden.
+//! ends. A message travels as `More` frames and one `Last`; several short ones share a record. The length is readable, the frames are
+//! not; both are authenticated.
 //!
 //! A `Ping` asks how many messages of its sender have come; the `Pong` tells. They alone acknowledge: TCP's own acknowledgements are
 //! the kernel's and come from a stopped process as well.
@@ -363,8 +363,8 @@ mod tests {
     use super::*;
     use hiroba_wire::control::JobKey;
 
-    fn key(encrypt: bool) -> DirectionKey {
-        DirectionKey::derive(&JobKey([9; 32]), &[], encrypt)
+    fn key() -> DirectionKey {
+        DirectionKey::derive(&JobKey([9; 32]), &[])
     }
 
     /// All that is ready, taken in steps of at most `step` bytes.
@@ -412,18 +412,15 @@ mod tests {
     #[test]
     fn messages_of_all_lengths_come_back_whole() {
         let lengths = [0, 1, 64, INLINE_BYTES_MAX - 1, INLINE_BYTES_MAX, INLINE_BYTES_MAX + 1, 300_000, 5, 0];
-        for encrypt in [false, true] {
-            for (step, piece) in [(usize::MAX, usize::MAX), (1000, 777), (65_536, 65_537)] {
-                let mut outgoing = Outgoing::default();
-                let expected: Vec<Vec<u8>> =
-                    lengths.iter().map(|length| vec![*length as u8; *length]).collect();
-                for message in &expected {
-                    let (head, tail) = message.split_at(message.len() / 3);
-                    put(&mut outgoing, &[head, &[], tail]);
-                }
-                let wire = taken(&mut outgoing, &key(encrypt), step);
-                assert_eq!(messages(&wire, key(encrypt), piece), Ok(expected), "{encrypt} {step} {piece}");
+        for (step, piece) in [(usize::MAX, usize::MAX), (1000, 777), (65_536, 65_537)] {
+            let mut outgoing = Outgoing::default();
+            let expected: Vec<Vec<u8>> = lengths.iter().map(|length| vec![*length as u8; *length]).collect();
+            for message in &expected {
+                let (head, tail) = message.split_at(message.len() / 3);
+                put(&mut outgoing, &[head, &[], tail]);
             }
+            let wire = taken(&mut outgoing, &key(), step);
+            assert_eq!(messages(&wire, key(), piece), Ok(expected), "{step} {piece}");
         }
     }
 
@@ -432,7 +429,7 @@ mod tests {
         let mut outgoing = Outgoing::default();
         (0..1000).for_each(|_| put(&mut outgoing, &[&[1; 40]]));
         assert_eq!(outgoing.len(), 1);
-        outgoing.seal(&key(false), 1);
+        outgoing.seal(&key(), 1);
         put(&mut outgoing, &[&[1; 40]]);
         assert_eq!(outgoing.len(), 2, "a sealed record takes no more");
     }
@@ -442,8 +439,8 @@ mod tests {
         let mut outgoing = Outgoing::default();
         outgoing.ping();
         outgoing.pong(77);
-        let mut wire = taken(&mut outgoing, &key(true), usize::MAX);
-        let mut incoming = Incoming::new(key(true));
+        let mut wire = taken(&mut outgoing, &key(), usize::MAX);
+        let mut incoming = Incoming::new(key());
         assert_eq!(incoming.open(&mut wire), Ok(Some((4..4, RECORD_OVERHEAD_BYTES))));
         wire.drain(..RECORD_OVERHEAD_BYTES);
         let (frames, end) = incoming.open(&mut wire).unwrap().unwrap();
@@ -458,13 +455,13 @@ mod tests {
         let mut outgoing = Outgoing::default();
         let mut record = |byte| {
             put(&mut outgoing, &[&[byte; 10]]);
-            taken(&mut outgoing, &key(false), usize::MAX)
+            taken(&mut outgoing, &key(), usize::MAX)
         };
         let [one, two] = [record(1), record(2)];
         let forged = Err(Unsound::Forged(Forged));
         let read = |records: &[&Vec<u8>]| {
             let wire: Vec<u8> = records.iter().flat_map(|record| record.iter().copied()).collect();
-            messages(&wire, key(false), usize::MAX)
+            messages(&wire, key(), usize::MAX)
         };
         assert_eq!(read(&[&one, &two]).unwrap().len(), 2);
         assert_eq!(read(&[&one, &one]), forged);
@@ -488,14 +485,14 @@ mod tests {
     #[test]
     fn a_length_beyond_a_records_is_refused_before_its_bytes_come() {
         let mut bytes = (FRAMES_BYTES_MAX as u32 + 1).to_le_bytes();
-        let refused = Incoming::new(key(false)).open(&mut bytes);
+        let refused = Incoming::new(key()).open(&mut bytes);
         assert_eq!(refused, Err(Unsound::RecordLength { got: FRAMES_BYTES_MAX + 1 }));
     }
 
     #[test]
     fn frames_that_make_no_sense_are_refused() {
         let refused = |frames: &[u8]| {
-            let error = Incoming::new(key(false)).take(frames).unwrap_err();
+            let error = Incoming::new(key()).take(frames).unwrap_err();
             assert!(matches!(error, Unsound::Frame { .. }), "{error}");
         };
         refused(&[1]);

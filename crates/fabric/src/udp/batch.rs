@@ -1,86 +1,155 @@
-//! Receiving many datagrams by one system call: recvmmsg(2).
+//! Receiving many datagrams by one system call: recvmmsg(2), with what the system has joined of one sender's (UDP_GRO, udp(7)).
 
 use std::io;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::mem::offset_of;
+use std::net::SocketAddr;
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::ptr;
 
-/// Datagrams taken by one call.
-pub const BATCH_DATAGRAMS: usize = 16;
+use super::address::RawAddress;
 
-/// A socket address as the kernel writes it (`struct sockaddr_storage`).
+/// Pieces taken by one call: datagrams, or several that were joined.
+pub const BATCH_PIECES: usize = 16;
+
+/// The longest piece, in bytes: an IP packet's bound.
+const PIECE_BYTES_MAX: usize = 65_535;
+
+/// Where the system says how long the joined datagrams are (`struct cmsghdr` and its data, as cmsg(3) lays them out).
 #[derive(Clone, Copy)]
-#[repr(C, align(8))]
-struct RawAddress([u8; size_of::<libc::sockaddr_storage>()]);
+#[repr(C)]
+struct JoinedControl {
+    header: libc::cmsghdr,
+    each_bytes: libc::c_int,
+    padding: [u8; 4],
+}
+
+const NO_CONTROL: JoinedControl = JoinedControl {
+    header: libc::cmsghdr { cmsg_len: 0, cmsg_level: 0, cmsg_type: 0 },
+    each_bytes: 0,
+    padding: [0; 4],
+};
+
+/// What a call has brought of one sender.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Piece {
+    bytes: usize,
+    /// The length of each datagram but the last, in bytes.
+    each_bytes: usize,
+}
 
 /// Room for a batch of datagrams and where they came from.
 pub struct Batch {
-    datagram_bytes_max: usize,
+    piece_bytes_max: usize,
     storage: Vec<u8>,
-    addresses: [RawAddress; BATCH_DATAGRAMS],
-    /// Each datagram's length; `None` for one that was longer than the room.
-    lengths: [Option<usize>; BATCH_DATAGRAMS],
+    addresses: [RawAddress; BATCH_PIECES],
+    controls: [JoinedControl; BATCH_PIECES],
+    /// What came; `None` for what was longer than the room.
+    pieces: [Option<Piece>; BATCH_PIECES],
+    /// How many pieces the next call asks for.
+    wanted: usize,
 }
 
 impl Batch {
-    /// Room for datagrams of up to `datagram_bytes_max` bytes. The kernel maps it when it is first used.
-    pub fn new(datagram_bytes_max: usize) -> Batch {
+    /// Room for the longest datagrams. The kernel maps it when it is first used.
+    pub fn new() -> Batch {
+        Batch::with_room(PIECE_BYTES_MAX)
+    }
+
+    fn with_room(piece_bytes_max: usize) -> Batch {
         Batch {
-            datagram_bytes_max,
-            storage: vec![0; datagram_bytes_max * BATCH_DATAGRAMS],
-            addresses: [RawAddress([0; size_of::<libc::sockaddr_storage>()]); BATCH_DATAGRAMS],
-            lengths: [None; BATCH_DATAGRAMS],
+            piece_bytes_max,
+            storage: vec![0; piece_bytes_max * BATCH_PIECES],
+            addresses: [RawAddress::EMPTY; BATCH_PIECES],
+            controls: [NO_CONTROL; BATCH_PIECES],
+            pieces: [None; BATCH_PIECES],
+            wanted: 1,
         }
     }
 
-    /// Takes what has come, without waiting; how many datagrams.
+    /// Takes what has come, without waiting; how many pieces.
+    ///
+    /// A call that asks for more than there is looks at the socket once more than needed. So it asks for one at first, and for
+    /// many while as many come as it asks for.
     ///
     /// # Errors
     ///
     /// The system's, where it says more than that nothing is there.
     pub fn receive(&mut self, socket: BorrowedFd<'_>) -> io::Result<usize> {
-        let mut pieces = [libc::iovec { iov_base: ptr::null_mut(), iov_len: 0 }; BATCH_DATAGRAMS];
+        let wanted = self.wanted;
+        let mut vectors = [libc::iovec { iov_base: ptr::null_mut(), iov_len: 0 }; BATCH_PIECES];
         // SAFETY: an mmsghdr of zeros is valid: null pointers with lengths of zero.
-        let mut headers: [libc::mmsghdr; BATCH_DATAGRAMS] = unsafe { std::mem::zeroed() };
-        let rooms = self.storage.chunks_exact_mut(self.datagram_bytes_max);
-        for (((header, piece), address), room) in
-            headers.iter_mut().zip(&mut pieces).zip(&mut self.addresses).zip(rooms)
+        let mut headers: [libc::mmsghdr; BATCH_PIECES] = unsafe { std::mem::zeroed() };
+        let rooms = self.storage.chunks_exact_mut(self.piece_bytes_max);
+        let places = self.addresses.iter_mut().zip(&mut self.controls).zip(rooms);
+        for ((header, vector), ((address, control), room)) in
+            headers.iter_mut().zip(&mut vectors).zip(places).take(wanted)
         {
-            *piece = libc::iovec { iov_base: room.as_mut_ptr().cast(), iov_len: room.len() };
-            header.msg_hdr.msg_iov = piece;
-            header.msg_hdr.msg_iovlen = 1;
-            header.msg_hdr.msg_name = ptr::from_mut(address).cast();
-            header.msg_hdr.msg_namelen = size_of::<RawAddress>() as libc::socklen_t;
+            *vector = libc::iovec { iov_base: room.as_mut_ptr().cast(), iov_len: room.len() };
+            let header = &mut header.msg_hdr;
+            header.msg_iov = vector;
+            header.msg_iovlen = 1;
+            header.msg_name = ptr::from_mut(address).cast();
+            header.msg_namelen = size_of::<RawAddress>() as libc::socklen_t;
+            header.msg_control = ptr::from_mut(control).cast();
+            header.msg_controllen = size_of::<JoinedControl>();
         }
-        // SAFETY: every header points to one piece, an address and a room that live in `pieces` and `self`,
-        // are as long as the header says, and are borrowed by nobody else until the call returns.
+        // SAFETY: each of the first `wanted` headers points to one vector, an address, a control message and a room that live in
+        // `vectors` and `self`, are as long as the header says, and are borrowed by nobody else until the call returns.
         let count = unsafe {
             libc::recvmmsg(
                 socket.as_raw_fd(),
                 headers.as_mut_ptr(),
-                BATCH_DATAGRAMS as libc::c_uint,
+                wanted as libc::c_uint,
                 libc::MSG_DONTWAIT,
                 ptr::null_mut(),
             )
         };
         let count = match usize::try_from(count) {
             Ok(count) => count,
-            Err(_) => return nothing_or_error(io::Error::last_os_error()),
+            Err(_) => nothing_or_error(io::Error::last_os_error())?,
         };
-        for (length, header) in self.lengths.iter_mut().zip(&headers).take(count) {
-            let whole = header.msg_hdr.msg_flags & libc::MSG_TRUNC == 0;
-            *length = whole.then_some(header.msg_len as usize);
+        self.wanted = if count == wanted { BATCH_PIECES } else { 1 };
+        for (index, header) in headers.iter().enumerate().take(count) {
+            self.pieces[index] = self.piece(index, header);
         }
         Ok(count)
     }
 
-    /// The datagram at `index` of the last call and its sender; `None` when it was cut short or came from
-    /// no internet address.
-    pub fn datagram(&self, index: usize) -> Option<(SocketAddr, &[u8])> {
-        let length = self.lengths[index]?;
-        let room = &self.storage[index * self.datagram_bytes_max..];
-        Some((self.addresses[index].decode()?, &room[..length]))
+    fn piece(&self, index: usize, header: &libc::mmsghdr) -> Option<Piece> {
+        if header.msg_hdr.msg_flags & libc::MSG_TRUNC != 0 {
+            return None;
+        }
+        let bytes = header.msg_len as usize;
+        let control = &self.controls[index];
+        let joined = header.msg_hdr.msg_controllen >= offset_of!(JoinedControl, padding)
+            && control.header.cmsg_level == libc::SOL_UDP
+            && control.header.cmsg_type == libc::UDP_GRO;
+        let each_bytes = if joined { usize::try_from(control.each_bytes).ok()? } else { bytes };
+        Some(Piece { bytes, each_bytes: each_bytes.max(1) })
     }
+
+    /// The sender of the piece at `index` of the last call, and its bytes: datagrams of so many bytes each, but for the last.
+    /// `None` when it was cut short or came from no internet address.
+    pub fn piece_mut(&mut self, index: usize) -> Option<(SocketAddr, usize, &mut [u8])> {
+        let Piece { bytes, each_bytes } = self.pieces[index]?;
+        let room = &mut self.storage[index * self.piece_bytes_max..];
+        Some((self.addresses[index].decode()?, each_bytes, &mut room[..bytes]))
+    }
+
+    /// Bytes of the piece at `index` of the last call.
+    pub fn bytes(&self, index: usize, within: std::ops::Range<usize>) -> &[u8] {
+        &self.storage[index * self.piece_bytes_max..][within]
+    }
+}
+
+/// Lets the system join datagrams of one sender that come together; one that cannot gives them one by one.
+pub fn join_datagrams(socket: BorrowedFd<'_>) {
+    let on: libc::c_int = 1;
+    let length = size_of::<libc::c_int>() as libc::socklen_t;
+    // SAFETY: the option is an int, which outlives the call.
+    let _ = unsafe {
+        libc::setsockopt(socket.as_raw_fd(), libc::SOL_UDP, libc::UDP_GRO, (&raw const on).cast(), length)
+    };
 }
 
 /// Errors of earlier datagrams that ICMP brought back, and signals, are not worth a word: the link
@@ -102,23 +171,11 @@ fn nothing_or_error(error: io::Error) -> io::Result<usize> {
     }
 }
 
-impl RawAddress {
-    /// Reads `struct sockaddr_in` and `sockaddr_in6` (ip(7), ipv6(7)).
-    fn decode(&self) -> Option<SocketAddr> {
-        let bytes = &self.0;
-        let port = u16::from_be_bytes([bytes[2], bytes[3]]);
-        let ip: IpAddr = match i32::from(u16::from_ne_bytes([bytes[0], bytes[1]])) {
-            libc::AF_INET => Ipv4Addr::from(bytes[4..].first_chunk::<4>().copied()?).into(),
-            libc::AF_INET6 => Ipv6Addr::from(bytes[8..].first_chunk::<16>().copied()?).into(),
-            _ => return None,
-        };
-        Some(SocketAddr::new(ip, port))
-    }
-}
-
 #[cfg(test)]
 mod tests {
+    use super::super::outbox::Outbox;
     use super::*;
+    use hiroba_base::NodeId;
     use std::net::UdpSocket;
     use std::os::fd::AsFd;
 
@@ -127,15 +184,41 @@ mod tests {
         let receiver = UdpSocket::bind("127.0.0.1:0").unwrap();
         let sender = UdpSocket::bind("127.0.0.1:0").unwrap();
         let to = receiver.local_addr().unwrap();
-        let mut batch = Batch::new(8);
+        let mut batch = Batch::with_room(8);
         assert_eq!(batch.receive(receiver.as_fd()).unwrap(), 0);
-        for message in [&b"one"[..], b"", b"nine byte"] {
+        for message in [&b"first"[..], b"one", b"", b"nine byte"] {
             sender.send_to(message, to).unwrap();
         }
-        assert_eq!(batch.receive(receiver.as_fd()).unwrap(), 3);
         let from = sender.local_addr().unwrap();
-        assert_eq!(batch.datagram(0), Some((from, &b"one"[..])));
-        assert_eq!(batch.datagram(1), Some((from, &b""[..])));
-        assert_eq!(batch.datagram(2), None);
+        assert_eq!(batch.receive(receiver.as_fd()).unwrap(), 1, "one at first");
+        assert_eq!(batch.piece_mut(0), Some((from, 5, &mut b"first".to_owned()[..])));
+        assert_eq!(batch.receive(receiver.as_fd()).unwrap(), 3);
+        assert_eq!(batch.piece_mut(0), Some((from, 3, &mut b"one".to_owned()[..])));
+        assert_eq!(batch.bytes(0, 1..3), b"ne");
+        assert_eq!(batch.piece_mut(1), Some((from, 1, &mut [][..])));
+        assert_eq!(batch.piece_mut(2), None);
+    }
+
+    #[test]
+    fn takes_apart_what_was_joined() {
+        let receiver = UdpSocket::bind("127.0.0.1:0").unwrap();
+        let sender = UdpSocket::bind("127.0.0.1:0").unwrap();
+        join_datagrams(receiver.as_fd());
+        let mut outbox = Outbox::new(vec![receiver.local_addr().unwrap()]);
+        let datagrams = [[1; 90], [2; 90], [3; 90]];
+        for datagram in &datagrams {
+            outbox.add(sender.as_fd(), NodeId(0), datagram).unwrap();
+        }
+        outbox.add(sender.as_fd(), NodeId(0), &[4; 20]).unwrap();
+        let mut batch = Batch::new();
+        let mut came = Vec::new();
+        while came.len() < 4 {
+            for index in 0..batch.receive(receiver.as_fd()).unwrap() {
+                let (_, each_bytes, bytes) = batch.piece_mut(index).unwrap();
+                came.extend(bytes.chunks(each_bytes).map(<[u8]>::to_vec));
+            }
+        }
+        assert_eq!(came[..3], datagrams.map(|datagram| datagram.to_vec()));
+        assert_eq!(came[3], [4; 20]);
     }
 }

@@ -5,12 +5,19 @@
 //! timerfd among the descriptors a poll waits for, so that a thread that sends never has to wake the one
 //! that waits. A thread that waits does not have the role: one that spins with `poll_now` gets its answer
 //! itself while a service thread sleeps in `poll`.
+//!
+//! Between links and socket stand the [`hooks`](crate::hooks). Seals are opened in the receiving role, before the lock is taken: only
+//! what is genuine ever costs the other threads anything.
 
+mod address;
 mod batch;
+mod filter;
+mod outbox;
 
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
 use std::io;
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
+use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -18,14 +25,17 @@ use std::time::{Duration, Instant as Clock};
 
 use hiroba_base::{Instant, NodeId};
 use rustix::event::{PollFd, PollFlags, Timespec, epoll, poll};
-use rustix::net::{SendFlags, sendto, sockopt};
+use rustix::net::sockopt;
 use rustix::time::{
     Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, timerfd_create, timerfd_settime,
 };
 
-use self::batch::Batch;
-use crate::inject::FaultInjector;
-use crate::link::{LinkConfig, LinkSet, LinkStatistics, claimed_source};
+use self::address::canonical;
+use self::batch::{Batch, join_datagrams};
+use self::filter::{STRANGERS_BEFORE_FILTER, StrangerFilter};
+use self::outbox::Outbox;
+use crate::hooks::{self, Hook, IncomingHooks, OutgoingHooks};
+use crate::link::{LinkConfig, LinkSet, LinkStatistics};
 use crate::role::Role;
 use crate::traits::{Capabilities, Fabric, FabricConfig, FabricError};
 use crate::wake::WakeEvent;
@@ -60,7 +70,6 @@ const DRAIN_LOOK: Duration = Duration::from_millis(1);
 pub struct UdpFabric {
     nodes: u16,
     local: NodeId,
-    addresses: Vec<SocketAddr>,
     inline_bytes_max: usize,
     origin: Clock,
     socket: OwnedFd,
@@ -71,6 +80,7 @@ pub struct UdpFabric {
     timer: OwnedFd,
     /// Readable when one of the three is: what callers wait on.
     descriptor: OwnedFd,
+    filter: StrangerFilter,
     outbound: Mutex<Outbound>,
     role: Role<Inbound>,
 }
@@ -78,11 +88,10 @@ pub struct UdpFabric {
 /// What sending needs; the only lock that `send` takes.
 struct Outbound {
     links: LinkSet,
-    injector: Option<FaultInjector>,
+    hooks: OutgoingHooks,
+    outbox: Outbox,
     /// When the timerfd fires.
     armed: Option<Instant>,
-    /// A datagram the system would not take yet, and to whom.
-    stalled: Option<(NodeId, Vec<u8>)>,
     /// A failure to send that no retransmission mends, until a poll reports it.
     failure: Option<io::Error>,
 }
@@ -90,10 +99,24 @@ struct Outbound {
 /// What receiving needs; belongs to the thread in the receiving role.
 struct Inbound {
     batch: Batch,
+    /// Each peer, by its address: all others are strangers. Never changed, so strangers cannot make it grow.
+    peers: HashMap<SocketAddr, NodeId>,
+    hooks: IncomingHooks,
+    /// Datagrams that came from none of them.
+    strangers: u64,
+    /// What of the batch has passed the hooks.
+    passed: Vec<Passed>,
     /// Messages to be delivered.
     messages: VecDeque<(NodeId, Vec<u8>)>,
     /// Delivered ones, whose buffers go back to the link at the next turn.
     spent: Vec<Vec<u8>>,
+}
+
+/// A genuine datagram: whose it is, and where in the batch it lies.
+struct Passed {
+    from: NodeId,
+    piece: usize,
+    bytes: Range<usize>,
 }
 
 /// What one turn of receiving met.
@@ -111,38 +134,64 @@ impl UdpFabric {
     /// The fabric of a node on `socket`, which is bound to the node's address.
     ///
     /// Enlarges the socket's buffers as far as the system lets it, and sizes the links' windows by the
-    /// outcome; peers are taken to have got as much.
+    /// outcome; peers are taken to have got as much. Every datagram is sealed with the job's key.
     ///
     /// # Errors
     ///
     /// When the node or the number of addresses is out of bounds, or the system gives no descriptors.
     pub fn open(socket: OwnedFd, config: FabricConfig) -> Result<UdpFabric, FabricError> {
+        config.nodes()?;
+        let hooks = hooks::of_job(&config);
+        UdpFabric::with_hooks(socket, config, hooks)
+    }
+
+    /// Like [`open`](Self::open), with `hooks` between links and socket instead of a job's usual ones: the first is the links'
+    /// neighbour. Without [`Sealing`](crate::hooks::sealing::Sealing) among them, strangers are believed.
+    ///
+    /// # Errors
+    ///
+    /// As [`open`](Self::open).
+    pub fn with_hooks(
+        socket: OwnedFd,
+        config: FabricConfig,
+        hooks: Vec<Hook>,
+    ) -> Result<UdpFabric, FabricError> {
         let nodes = config.nodes()?;
-        let FabricConfig { local, addresses, job, inject, .. } = config;
+        let FabricConfig { local, addresses, .. } = config;
         let received_bytes = enlarge_buffers(&socket)?;
-        let links = links(local, &addresses, job, received_bytes);
-        let batch = Batch::new(DATAGRAM_BYTES_LOCAL);
+        join_datagrams(socket.as_fd());
+        let (outgoing, incoming, overhead_bytes) = hooks::stack(hooks);
+        let links = links(local, &addresses, received_bytes, overhead_bytes);
         let wake = WakeEvent::new().map_err(system("make an eventfd"))?;
         let (timer, descriptor) = descriptors(&socket, &wake)?;
+        let peers = addresses.iter().map(|address| canonical(*address)).zip(NodeId::all(nodes));
         Ok(UdpFabric {
             nodes,
             local,
             inline_bytes_max: NodeId::all(nodes).map(|node| links.inline_bytes_max(node)).min().unwrap_or(0),
-            addresses: addresses.into_iter().map(canonical).collect(),
             origin: Clock::now(),
             socket,
             wake,
             wakes_noticed: AtomicU64::new(0),
             timer,
             descriptor,
+            filter: StrangerFilter::new(&addresses),
+            role: Role::new(Inbound {
+                batch: Batch::new(),
+                peers: peers.collect(),
+                hooks: incoming,
+                strangers: 0,
+                passed: Vec::new(),
+                messages: VecDeque::new(),
+                spent: Vec::new(),
+            }),
             outbound: Mutex::new(Outbound {
                 links,
-                injector: inject.map(|faults| FaultInjector::new(faults, u64::from(local.0))),
+                hooks: outgoing,
+                outbox: Outbox::new(addresses),
                 armed: None,
-                stalled: None,
                 failure: None,
             }),
-            role: Role::new(Inbound { batch, messages: VecDeque::new(), spent: Vec::new() }),
         })
     }
 
@@ -158,64 +207,30 @@ impl UdpFabric {
 
     /// Puts on the wire whatever the windows allow, and sees that the timer fires in time.
     fn transmit(&self, outbound: &mut Outbound, now: Instant) {
-        let Outbound { links, injector, stalled, failure, .. } = outbound;
-        let mut put = |to: NodeId, datagram: &[u8]| match self.put(to, datagram) {
-            Ok(taken) => taken,
-            Err(error) => {
+        let Outbound { links, hooks, outbox, failure, .. } = outbound;
+        let socket = self.socket.as_fd();
+        let mut note = |result: io::Result<()>| {
+            if let Err(error) = result {
                 *failure = Some(error);
-                true
             }
         };
-        if let Some((to, datagram)) = stalled
-            && put(*to, datagram)
-        {
-            *stalled = None;
+        if outbox.is_stalled() {
+            note(outbox.flush(socket));
         }
-        while stalled.is_none() {
+        while !outbox.is_stalled() {
             let Some((to, datagram)) = links.transmit(now) else { break };
-            match injector {
-                // What the system refuses here is one more fault injected.
-                Some(injector) => injector.pass(to, datagram, &mut |to, datagram| {
-                    put(to, datagram);
-                }),
-                None if put(to, datagram) => {}
-                None => *stalled = Some((to, datagram.to_vec())),
-            }
+            hooks.pass(to, datagram, &mut |to, datagram| note(outbox.add(socket, to, datagram)));
+        }
+        if !outbox.is_stalled() {
+            note(outbox.flush(socket));
         }
         self.arm(outbound, now);
-    }
-
-    /// Gives one datagram to the system; false when it wants to be asked again later.
-    fn put(&self, to: NodeId, datagram: &[u8]) -> io::Result<bool> {
-        use rustix::io::Errno;
-        let address = &self.addresses[to.index()];
-        let mut attempts = 0;
-        loop {
-            let sent = sendto(&self.socket, datagram, SendFlags::DONTWAIT | SendFlags::NOSIGNAL, address);
-            match sent {
-                Ok(_) => return Ok(true),
-                Err(Errno::AGAIN | Errno::NOBUFS | Errno::NOMEM) => return Ok(false),
-                // The answer to an earlier datagram: this one has not left.
-                Err(Errno::CONNREFUSED | Errno::INTR) if attempts < 3 => attempts += 1,
-                // Routes come and go, and firewalls too; the link retransmits.
-                Err(
-                    Errno::CONNREFUSED
-                    | Errno::INTR
-                    | Errno::HOSTUNREACH
-                    | Errno::NETUNREACH
-                    | Errno::HOSTDOWN
-                    | Errno::NETDOWN
-                    | Errno::PERM,
-                ) => return Ok(true),
-                Err(errno) => return Err(errno.into()),
-            }
-        }
     }
 
     /// Sees that the timerfd fires when the next timer is due. One that fires too early is left alone:
     /// every answer moves the deadlines back, and that must cost no system call.
     fn arm(&self, outbound: &mut Outbound, now: Instant) {
-        let retry = outbound.stalled.is_some().then(|| now + STALL);
+        let retry = outbound.outbox.is_stalled().then(|| now + STALL);
         let due = match (outbound.links.poll_timeout(), retry) {
             (Some(one), Some(other)) => Some(one.min(other)),
             (one, other) => one.or(other),
@@ -244,20 +259,20 @@ impl UdpFabric {
     /// Takes in what has come, without waiting: one batch, the timers, and what follows from both.
     fn take_in(&self, inbound: &mut Inbound) -> io::Result<Turn> {
         let count = inbound.batch.receive(self.socket.as_fd())?;
+        let rejected = inbound.pass_hooks(count);
+        if rejected > 0 && inbound.strangers >= STRANGERS_BEFORE_FILTER {
+            self.filter.attach(self.socket.as_fd());
+        }
         let now = self.now();
         let outbound = &mut *self.outbound();
         let links = &mut outbound.links;
         for message in inbound.spent.drain(..) {
             links.recycle(message);
         }
-        for index in 0..count {
-            match inbound.batch.datagram(index) {
-                Some((from, datagram)) if self.is_from_its_source(from, datagram) => {
-                    // A rejection is counted, and of interest to nobody else.
-                    let _ = links.handle_datagram(datagram, now);
-                }
-                _ => links.count_rejected(),
-            }
+        links.count_rejected(rejected);
+        for Passed { from, piece, bytes } in inbound.passed.drain(..) {
+            // A rejection is counted, and of interest to nobody else.
+            let _ = links.handle_datagram(from, inbound.batch.bytes(piece, bytes), now);
         }
         while let Some(message) = links.poll_message() {
             inbound.messages.push_back(message);
@@ -267,7 +282,7 @@ impl UdpFabric {
             links.handle_timeout(now);
         }
         let fired = outbound.armed.is_some_and(|armed| armed <= now);
-        if count > 0 || due || fired || outbound.stalled.is_some() {
+        if count > 0 || due || fired || outbound.outbox.is_stalled() {
             self.transmit(outbound, now);
         }
         match outbound.failure.take() {
@@ -275,12 +290,6 @@ impl UdpFabric {
             None if count > 0 => Ok(Turn::Something),
             None => Ok(Turn::Nothing),
         }
-    }
-
-    /// A peer is believed to be who it says only from that peer's address.
-    fn is_from_its_source(&self, from: SocketAddr, datagram: &[u8]) -> bool {
-        let claimed = claimed_source(datagram).and_then(|source| self.addresses.get(source.index()));
-        claimed.is_some_and(|address| same_endpoint(*address, canonical(from)))
     }
 
     /// One turn in the receiving role: takes in, then delivers outside the lock.
@@ -353,6 +362,38 @@ impl UdpFabric {
             }
         }
         Ok(true)
+    }
+}
+
+impl Inbound {
+    /// Passes the first `count` pieces of the batch through the hooks; how many datagrams were dropped.
+    fn pass_hooks(&mut self, count: usize) -> u64 {
+        let Inbound { batch, peers, hooks, strangers, passed, .. } = self;
+        let mut rejected = 0;
+        for piece in 0..count {
+            let Some((address, each_bytes, bytes)) = batch.piece_mut(piece) else {
+                rejected += 1;
+                continue;
+            };
+            let from = peers.get(&canonical(address)).copied();
+            // A datagram without bytes is one, too.
+            let starts = (0..bytes.len().max(1)).step_by(each_bytes);
+            let Some(from) = from else {
+                *strangers += starts.len() as u64;
+                rejected += starts.len() as u64;
+                continue;
+            };
+            for start in starts {
+                let end = bytes.len().min(start + each_bytes);
+                match hooks.pass(from, &mut bytes[start..end]) {
+                    Some(rest) => {
+                        passed.push(Passed { from, piece, bytes: start + rest.start..start + rest.end });
+                    }
+                    None => rejected += 1,
+                }
+            }
+        }
+        rejected
     }
 }
 
@@ -450,7 +491,13 @@ impl Fabric for UdpFabric {
     }
 
     fn statistics(&self) -> LinkStatistics {
-        self.outbound().links.statistics()
+        let mut statistics = self.outbound().links.statistics();
+        statistics.datagrams_rejected += self.filter.dropped(self.socket.as_fd());
+        statistics
+    }
+
+    fn longest_silence(&self) -> Option<(NodeId, Duration)> {
+        self.outbound().links.longest_silence(self.now())
     }
 }
 
@@ -459,21 +506,6 @@ fn timespec(duration: Duration) -> Timespec {
         tv_sec: i64::try_from(duration.as_secs()).unwrap_or(i64::MAX),
         tv_nsec: duration.subsec_nanos().into(),
     }
-}
-
-/// An IPv4 address may come dressed as an IPv6 one.
-fn canonical(address: SocketAddr) -> SocketAddr {
-    match address.ip() {
-        IpAddr::V6(ip) if ip.to_ipv4_mapped().is_some() => {
-            SocketAddr::new(address.ip().to_canonical(), address.port())
-        }
-        _ => address,
-    }
-}
-
-/// Flow labels and scopes do not tell peers apart.
-fn same_endpoint(one: SocketAddr, other: SocketAddr) -> bool {
-    one.ip() == other.ip() && one.port() == other.port()
 }
 
 /// Enlarges both buffers past the user's limit where allowed, else up to it; the size of the receive buffer.
@@ -488,8 +520,9 @@ fn enlarge_buffers(socket: &OwnedFd) -> Result<usize, FabricError> {
     sockopt::socket_recv_buffer_size(socket).map_err(system("read the size of a socket's receive buffer"))
 }
 
-/// Links whose windows fit a receive buffer of `buffer_bytes` shared by the peers that send at once.
-fn links(local: NodeId, addresses: &[SocketAddr], job: u64, buffer_bytes: usize) -> LinkSet {
+/// Links whose windows fit a receive buffer of `buffer_bytes` shared by the peers that send at once, and whose datagrams leave room
+/// for `overhead_bytes`.
+fn links(local: NodeId, addresses: &[SocketAddr], buffer_bytes: usize, overhead_bytes: usize) -> LinkSet {
     let here = addresses[local.index()].ip().to_canonical();
     let peers = addresses.len().saturating_sub(1);
     let local_bytes = if buffer_bytes >= LONG_DATAGRAMS_FROM_BYTES {
@@ -498,16 +531,16 @@ fn links(local: NodeId, addresses: &[SocketAddr], job: u64, buffer_bytes: usize)
         DATAGRAM_BYTES_LOCAL_SHORT
     };
     let config = LinkConfig {
-        datagram_bytes_max: local_bytes,
+        datagram_bytes_max: local_bytes.saturating_sub(overhead_bytes),
         // A quarter stays free for what the system counts besides the bytes.
         window_bytes: buffer_bytes / 4 * 3 / peers.clamp(1, SENDERS_AT_ONCE),
         ..LinkConfig::default()
     };
-    let mut links = LinkSet::new(local, addresses.len() as u16, job, config);
+    let mut links = LinkSet::new(local, addresses.len() as u16, config);
     for (node, address) in NodeId::all(links.nodes()).zip(addresses) {
         let ip = address.ip().to_canonical();
         if !ip.is_loopback() && ip != here {
-            links.limit_datagram_bytes(node, DATAGRAM_BYTES_REMOTE);
+            links.limit_datagram_bytes(node, DATAGRAM_BYTES_REMOTE.saturating_sub(overhead_bytes));
         }
     }
     links

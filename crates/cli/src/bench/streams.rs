@@ -1,0 +1,132 @@
+//! Remote memory read page by page, beside the same bytes got without Hiroba.
+
+use std::time::Instant;
+
+use hiroba_base::PageSize;
+
+use super::node::{Home, Node, report};
+use super::raw::Destination;
+use super::shared::{PAGE_BYTES, Region};
+use super::{Figures, Report, Row};
+
+/// What is moved in one pass.
+const BYTES: usize = 16 << 20;
+
+/// In which order, and from where to where.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Order {
+    /// Page after page.
+    Sequential,
+    /// Every other page.
+    Strided,
+    /// Page after page, once all were asked for.
+    Hinted,
+    /// Page after page, where other copies of them have been before.
+    Again,
+}
+
+impl Order {
+    fn words(self) -> &'static str {
+        match self {
+            Order::Sequential => "in order",
+            Order::Strided => "every other page",
+            Order::Hinted => "in order, hinted by hiroba_prefetch",
+            Order::Again => "in order, changed since read before",
+        }
+    }
+}
+
+impl Node<'_> {
+    pub fn streams(&mut self) {
+        let passes = self.plan.times(8);
+        let mut plain = |into| {
+            self.while_home(Home::Answering, |raw| gigabytes_per_second(passes, |_| raw.stream(BYTES, into)))
+        };
+        let (fresh, reused) = (plain(Destination::Fresh), plain(Destination::Reused));
+        let sealed = self.sealed(|node| {
+            node.while_home(Home::Answering, |raw| {
+                gigabytes_per_second(passes, |_| raw.stream(BYTES, Destination::Reused))
+            })
+        });
+        let name = "raw, sealed as the fabric does";
+        self.tell_rate(name, "16 MiB in large messages".to_owned(), passes, sealed, reused);
+        let small =
+            [Order::Sequential, Order::Strided, Order::Hinted, Order::Again].map(|order| (4 << 10, order));
+        let large = [(64 << 10, Order::Sequential), (2 << 20, Order::Sequential)];
+        for (page_bytes, order) in small.into_iter().chain(large) {
+            let ours = self.stream(passes, page_bytes, order);
+            let words = if page_bytes < 1 << 20 {
+                format!("{} KiB", page_bytes >> 10)
+            } else {
+                format!("{} MiB", page_bytes >> 20)
+            };
+            let state = format!("16 MiB, pages of {words}, {}, home idle", order.words());
+            let raw = if order == Order::Again { reused } else { fresh };
+            self.tell_rate("remote memory read", state, passes, ours, raw);
+        }
+    }
+
+    fn stream(&mut self, passes: usize, page_bytes: u64, order: Order) -> Option<f64> {
+        let page = PageSize::new(page_bytes).ok();
+        let step = if order == Order::Strided { 2 * PAGE_BYTES } else { PAGE_BYTES };
+        let bytes = BYTES / PAGE_BYTES * step;
+        let regions: Vec<Region> = match order {
+            Order::Again => vec![self.filled(bytes, page); passes],
+            _ => (0..passes).map(|_| self.filled(bytes, page)).collect(),
+        };
+        let mut rates = Vec::with_capacity(passes);
+        for (pass, region) in regions.into_iter().enumerate() {
+            if order == Order::Again {
+                self.read(region, step);
+                self.runtime.barrier();
+                if self.is_home() {
+                    (0..bytes).step_by(PAGE_BYTES).for_each(|offset| region.store(offset, pass as u64 + 2));
+                }
+            }
+            let runtime = self.runtime;
+            rates.extend(self.while_home(Home::Waiting, |_| {
+                let began = Instant::now();
+                if order == Order::Hinted {
+                    runtime.prefetch(region.address(0), bytes);
+                }
+                (0..bytes).step_by(step).for_each(|offset| _ = region.load(offset));
+                BYTES as f64 / began.elapsed().as_nanos().max(1) as f64
+            }));
+        }
+        self.is_client().then(|| median(rates))
+    }
+
+    fn read(&self, region: Region, step: usize) {
+        if self.is_client() {
+            (0..region.bytes()).step_by(step).for_each(|offset| _ = region.load(offset));
+        }
+    }
+
+    fn tell_rate(&self, name: &str, state: String, passes: usize, ours: Option<f64>, raw: Option<f64>) {
+        let Some(gb_per_s) = ours else { return };
+        report(&Report::Row(Row {
+            name: name.to_owned(),
+            fabric: self.plan.fabric.clone(),
+            state,
+            figures: Figures::Bandwidth { gb_per_s, raw_gb_per_s: raw },
+            ratio: raw.filter(|raw| *raw > 0.0).map(|raw| gb_per_s / raw),
+            repetitions: passes,
+            warm_up: 0,
+        }));
+    }
+}
+
+/// The median over some passes of the bytes that each moves.
+fn gigabytes_per_second(passes: usize, mut pass: impl FnMut(usize) -> usize) -> f64 {
+    let rate = |number| {
+        let began = Instant::now();
+        let bytes = pass(number);
+        bytes as f64 / began.elapsed().as_nanos().max(1) as f64
+    };
+    median((0..passes).map(rate).collect())
+}
+
+fn median(mut rates: Vec<f64>) -> f64 {
+    rates.sort_by(f64::total_cmp);
+    rates.get(rates.len() / 2).copied().unwrap_or(0.0)
+}
