@@ -149,12 +149,14 @@ pub trait Fabric: Send + Sync {
     ) -> io::Result<()>;
 
     /// Like [`poll`](Fabric::poll) but never waits, not even for the role. For spinning, and for a thread
-    /// that waits on [`descriptor`](Fabric::descriptor).
+    /// that waits on [`descriptor`](Fabric::descriptor). False when another thread has the role: what there is to do is
+    /// left to that one, and the descriptor may stay readable meanwhile. Who comes back at once might keep that very thread
+    /// from the processor.
     ///
     /// # Errors
     ///
     /// As [`poll`](Fabric::poll).
-    fn poll_now(&self, deliver: &mut dyn FnMut(NodeId, &[u8])) -> io::Result<()>;
+    fn poll_now(&self, deliver: &mut dyn FnMut(NodeId, &[u8])) -> io::Result<bool>;
 
     /// The calling thread will call [`poll_now`](Fabric::poll_now) again and again until it says
     /// [`end_spinning`](Fabric::end_spinning); such calls are counted, not tied to threads. Whether the descriptor stays as it is

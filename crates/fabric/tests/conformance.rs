@@ -58,7 +58,7 @@ fn tcp(nodes: u16) -> Group {
     let start = Instant::now();
     while group.iter().any(|fabric| fabric.peers_connected() + 1 < group.len()) {
         assert!(start.elapsed() < HANGS_AFTER, "the nodes could not connect");
-        group.iter().for_each(|fabric| fabric.poll_now(&mut |_, _| {}).unwrap());
+        group.iter().for_each(|fabric| _ = fabric.poll_now(&mut |_, _| {}).unwrap());
     }
     group.into_iter().map(|fabric| -> Box<dyn Fabric> { Box::new(fabric) }).collect()
 }

@@ -325,6 +325,11 @@ impl Runtime {
         self.page_size
     }
 
+    /// Whether every program thread of this machine's part of the job has a core of its own, so that waiting threads stay awake.
+    pub fn has_cores_to_spare(&self) -> bool {
+        self.patience.stays_awake()
+    }
+
     /// Whether system calls on pages that are not here fail, so that they must be kept off shared memory: where faults come as
     /// signals, which the kernel does not raise on its own behalf.
     pub fn shields_system_calls(&self) -> bool {
@@ -554,7 +559,7 @@ impl Runtime {
         }
         let mut vigil = self.patience.begin();
         let result = loop {
-            if self.receive() > 0 {
+            if self.receive().is_some_and(|count| count > 0) {
                 vigil.hear();
             }
             if let Some(result) = done() {

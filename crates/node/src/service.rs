@@ -34,6 +34,9 @@ const FAULTS: u64 = 3;
 /// fabric's timers.
 const NAP: Duration = Duration::from_millis(5);
 
+/// How long the thread sleeps when it finds another one receiving: for about as long as that takes.
+const OUT_OF_THE_WAY: Duration = Duration::from_micros(20);
+
 /// After a fault event the answer is polled for this long before sleeping, when cores suffice.
 const SPIN: Duration = Duration::from_micros(60);
 
@@ -243,8 +246,12 @@ impl Runtime {
             if self.has_fabric() && (timers_due || program_stopped || is_ready(FABRIC)) {
                 let from_program = self.account.is_computing() && !program_stopped;
                 let began = Instant::now();
-                if self.receive() > 0 && from_program {
-                    self.account.add(TimeClass::Serve, began.elapsed());
+                match self.receive() {
+                    Some(0) => {}
+                    Some(_) if from_program => self.account.add(TimeClass::Serve, began.elapsed()),
+                    Some(_) => {}
+                    // It may wait for this very processor, and this thread may have the right to keep it.
+                    None => std::thread::sleep(OUT_OF_THE_WAY),
                 }
                 if program_stopped && !self.core().has_event_faults() {
                     program_stopped = false;
@@ -303,18 +310,18 @@ impl Runtime {
         stopped
     }
 
-    /// Takes in what other nodes have sent, without waiting; how many messages it was.
-    pub(crate) fn receive(&self) -> usize {
+    /// Takes in what other nodes have sent, without waiting; how many messages it was. `None` when another thread is at it.
+    pub(crate) fn receive(&self) -> Option<usize> {
         let mut count = 0;
         let result = self.fabric().poll_now(&mut |from, bytes| {
             count += 1;
             self.messages_received.fetch_add(1, Ordering::Relaxed);
             self.dispatch(from, bytes);
         });
-        if let Err(error) = result {
-            self.fatal(&format!("cannot receive from other nodes: {error}"));
+        match result {
+            Ok(received) => received.then_some(count),
+            Err(error) => self.fatal(&format!("cannot receive from other nodes: {error}")),
         }
-        count
     }
 
     fn dispatch(&self, from: NodeId, bytes: &[u8]) {

@@ -4,7 +4,7 @@ use std::io::Write;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
-use hiroba_base::{LockId, NodeId, PageSize};
+use hiroba_base::{LockId, NodeId, PageSize, RngExt, seeded};
 use hiroba_node::Runtime;
 use hiroba_wire::{AtomicOperation, Placement};
 
@@ -67,6 +67,19 @@ pub enum Home {
     Computing,
 }
 
+/// Pages that are touched one by one lie so far apart that one fault does not settle the next page's, too.
+const STRIDE: usize = 8 * PAGE_BYTES;
+
+/// The offsets of pages in an order without a pattern, lest they be fetched ahead: single fetches are to be measured.
+fn scattered(pages: usize) -> Vec<usize> {
+    let mut order: Vec<usize> = (0..pages).map(|page| page * STRIDE).collect();
+    let mut random = seeded(0);
+    for at in (1..pages).rev() {
+        order.swap(at, random.random_range(0..=at));
+    }
+    order
+}
+
 /// A node, with what it exchanges the same without the runtime.
 pub struct Node<'a> {
     pub runtime: &'static Runtime,
@@ -76,8 +89,7 @@ pub struct Node<'a> {
 
 impl<'a> Node<'a> {
     fn new(runtime: &'static Runtime, plan: &'a BenchPlan) -> std::io::Result<Node<'a>> {
-        let cores = std::thread::available_parallelism().map_or(1, |cores| cores.get());
-        let spins = usize::from(runtime.nodes()) <= cores;
+        let spins = runtime.has_cores_to_spare();
         let others = usize::from(runtime.nodes()) - 1;
         let table = Region::allocate(runtime, 8, Placement::On(HOME), None);
         let raw = if runtime.node() == HOME {
@@ -178,15 +190,14 @@ impl<'a> Node<'a> {
         let pages = self.plan.times(2048);
         let timed = pages - WARM_UP;
 
-        // Far enough apart that one fault does not settle the next page's, too.
-        const STRIDE: usize = 8 * PAGE_BYTES;
+        let order = scattered(pages);
         let own = self.region(pages * STRIDE, CLIENT);
         if self.is_home() {
             // So that the client's frames hold data which its program has never touched.
             (0..pages).for_each(|page| own.store(page * STRIDE, 1));
         }
-        let taken = self
-            .while_home(Home::Waiting, |_| Taken::each(timed, WARM_UP, |page| _ = own.load(page * STRIDE)));
+        let taken =
+            self.while_home(Home::Waiting, |_| Taken::each(timed, WARM_UP, |turn| _ = own.load(order[turn])));
         self.tell("read fault, data here already", "", &setting, taken, None);
 
         let raw = self.raw_exchange(Home::Answering, PAGE_BYTES, self.plan.times(4000));
@@ -194,11 +205,11 @@ impl<'a> Node<'a> {
         let fabric = self.plan.fabric.clone();
         let (name, state) = ("raw, sealed as the fabric does", "64 B for 4 KiB, home idle");
         self.tell(name, &fabric, state, sealed, raw.as_ref());
-        let remote = self.filled(pages * PAGE_BYTES, None);
-        let write = |value| Taken::each(timed, WARM_UP, |page| remote.store(page * PAGE_BYTES, value));
+        let remote = self.filled(pages * STRIDE, None);
+        let write = |value| Taken::each(timed, WARM_UP, |turn| remote.store(order[turn], value));
         // No barrier lies between the two: the first one after a page was fetched takes it away again.
         let taken = self.while_home(Home::Waiting, |_| {
-            (Taken::each(timed, WARM_UP, |page| _ = remote.load(page * PAGE_BYTES)), write(2))
+            (Taken::each(timed, WARM_UP, |turn| _ = remote.load(order[turn])), write(2))
         });
         let (reads, writes) = taken.unzip();
         self.tell("read fault, page fetched", &fabric, &format!("{setting}, home idle"), reads, raw.as_ref());
@@ -213,9 +224,10 @@ impl<'a> Node<'a> {
         let sealed = self.sealed_exchange(Home::Computing, PAGE_BYTES, pages);
         let (name, state) = ("raw, sealed as the fabric does", "64 B for 4 KiB, home computing");
         self.tell(name, &fabric, state, sealed, raw.as_ref());
-        let remote = self.filled((pages + WARM_UP) * PAGE_BYTES, None);
+        let remote = self.filled((pages + WARM_UP) * STRIDE, None);
+        let order = scattered(pages + WARM_UP);
         let taken = self.while_home(Home::Computing, |_| {
-            Taken::each(pages, WARM_UP, |page| _ = remote.load(page * PAGE_BYTES))
+            Taken::each(pages, WARM_UP, |turn| _ = remote.load(order[turn]))
         });
         let state = format!("{setting}, home computing");
         self.tell("read fault, page fetched", &fabric, &state, taken, raw.as_ref());

@@ -540,11 +540,11 @@ impl Fabric for TcpFabric {
         }
     }
 
-    fn poll_now(&self, deliver: &mut dyn FnMut(NodeId, &[u8])) -> io::Result<()> {
-        let Some(mut role) = self.role.try_take() else { return Ok(()) };
+    fn poll_now(&self, deliver: &mut dyn FnMut(NodeId, &[u8])) -> io::Result<bool> {
+        let Some(mut role) = self.role.try_take() else { return Ok(false) };
         self.wakes_noticed.fetch_max(self.wake.count(), Ordering::SeqCst);
         self.wake.clear();
-        self.turn(role.inner(), deliver).map(|_| ())
+        self.turn(role.inner(), deliver).map(|_| true)
     }
 
     fn descriptor(&self) -> BorrowedFd<'_> {
