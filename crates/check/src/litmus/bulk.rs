@@ -61,12 +61,11 @@ fn falsely_shared() -> Program {
         ]
         .concat()
     };
-    let check = add_up(0..PAGES, 3, 2);
-    Program::new(
-        0,
-        [vec![barrier()], [script(0), check.clone()].concat(), [script(1), add_up(0..PAGES, 2, 2)].concat()],
-    )
-    .with_regions(stream())
+    // Something to do first, so that either may come first where pages are had without waiting for messages.
+    let delay = vec![load(Address::word(0, 9), 30); 60];
+    let one = [script(0), add_up(0..PAGES, 3, 2)].concat();
+    let other = [delay, script(1), add_up(0..PAGES, 2, 2)].concat();
+    Program::new(0, [vec![barrier()], one, other]).with_regions(stream())
 }
 
 /// Two threads of a node read one stream while a third one acquires what invalidates it.
