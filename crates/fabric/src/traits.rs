@@ -161,7 +161,8 @@ pub trait Fabric: Send + Sync {
     /// The calling thread will call [`poll_now`](Fabric::poll_now) again and again until it says
     /// [`end_spinning`](Fabric::end_spinning); such calls are counted, not tied to threads. Whether the descriptor stays as it is
     /// meanwhile, so that a thread that waits on it is not woken for nothing; on such a fabric spinning also saves peers a system call a
-    /// message. Spinning without saying so is only slower.
+    /// message, and a message sent meanwhile may wake its receiver a moment later, if it has not looked by itself by then. So a thread that is about
+    /// to ask and wait says so before it asks. Spinning without saying so is only slower.
     fn begin_spinning(&self) -> bool {
         false
     }

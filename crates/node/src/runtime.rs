@@ -519,8 +519,9 @@ impl Runtime {
     fn ask_as(&self, purpose: Purpose, class: TimeClass, request: impl FnOnce(&mut Core, Waiter)) -> Outcome {
         let waiter = self.waiter(purpose);
         let _inside = self.account.enter(&self.threads, class);
+        let quiet = self.begin_spinning();
         self.tell(|core| request(core, waiter));
-        match self.wait(waiter) {
+        match self.wait_spinning(waiter, quiet) {
             Answer::Engine(outcome) => outcome,
             Answer::Size(_) => self.fatal("expected an answer from the protocol, got one from the allocator"),
         }
@@ -534,10 +535,24 @@ impl Runtime {
         self.carry_out_all(&mut core);
     }
 
+    /// What [`Fabric::begin_spinning`] says; said before a thread asks what it will wait for.
+    fn begin_spinning(&self) -> bool {
+        self.has_fabric() && self.fabric().begin_spinning()
+    }
+
     /// Waits for an answer; serves whatever comes meanwhile ("waiting means serving").
     pub(crate) fn wait(&self, waiter: Waiter) -> Answer {
+        let quiet = self.begin_spinning();
+        self.wait_spinning(waiter, quiet)
+    }
+
+    /// The same after [`begin_spinning`](Self::begin_spinning), which it ends.
+    fn wait_spinning(&self, waiter: Waiter, quiet: bool) -> Answer {
         // Most answers are there at once. No handler of the program's uses this slot, so signals need not be held to look.
         if let Some(answer) = self.threads.get(waiter).take() {
+            if quiet {
+                self.fabric().end_spinning();
+            }
             return answer;
         }
         let signals = SignalsHeld::hold();
@@ -545,14 +560,19 @@ impl Runtime {
             drop(signals);
             return self.wait_alone(waiter);
         }
-        self.poll_until(waiter, signals, || self.threads.get(waiter).take())
+        self.poll_until(waiter, signals, quiet, || self.threads.get(waiter).take())
     }
 
-    /// Polls the fabric, first awake and then asleep, until `done`.
-    fn poll_until<T>(&self, waiter: Waiter, mut signals: SignalsHeld, done: impl Fn() -> Option<T>) -> T {
+    /// Polls the fabric, first awake and then asleep, until `done`. Spinning has begun.
+    fn poll_until<T>(
+        &self,
+        waiter: Waiter,
+        mut signals: SignalsHeld,
+        quiet: bool,
+        done: impl Fn() -> Option<T>,
+    ) -> T {
         let slot = self.threads.get(waiter);
         // Where nobody else is woken while this thread spins, the service thread need stand aside only while it sleeps.
-        let quiet = self.fabric().begin_spinning();
         let mut aside = !quiet;
         if aside {
             self.service.stand_aside(self.fabric());
@@ -608,7 +628,8 @@ impl Runtime {
         if room().is_none() {
             let waiter = self.waiter(Purpose::Call);
             let _inside = self.account.enter(&self.threads, class);
-            self.poll_until(waiter, signals, room);
+            let quiet = self.begin_spinning();
+            self.poll_until(waiter, signals, quiet, room);
         }
     }
 

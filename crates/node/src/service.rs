@@ -240,7 +240,9 @@ impl Runtime {
                     self.service().attend(self.fabric(), true);
                     program_stopped = true;
                 }
-                spin_until = self.patience.stays_awake().then(|| Instant::now() + SPIN);
+                // Otherwise the program's thread goes on, and needs the processor.
+                let stays_awake = program_stopped && self.patience.stays_awake();
+                spin_until = stays_awake.then(|| Instant::now() + SPIN);
             }
             let timers_due = ready.is_empty() && !spins;
             if self.has_fabric() && (timers_due || program_stopped || is_ready(FABRIC)) {

@@ -11,11 +11,16 @@
 //! read the number, ring              look at all tails, sleep
 //! ```
 //!
+//! A sender whose own thread polls can wait a moment before it rings: more often than not the receiver is about to poll as well, and a ring would
+//! only have its service thread interrupt it. Such a ring is *owed*; it is paid when the moment has passed and the number is still
+//! there, or when the sender stops polling.
+//!
 //! The number has one writer, so a peer that dies between any two steps takes only its own message along. One that is late rings for a
 //! sleep that has ended: the node looks once for nothing.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering, fence};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering, fence};
+use std::time::{Duration, Instant as Clock};
 
 use hiroba_base::NodeId;
 
@@ -24,6 +29,9 @@ use super::board::Board;
 /// What a node that is awake shows.
 const AWAKE: u64 = 0;
 
+/// For so long a ring is owed: the time that a node takes from one call into the runtime to the next in a loop of them.
+const OWED_FOR: Duration = Duration::from_micros(3);
+
 /// The doorbells of all nodes, as one of them has them.
 #[derive(Debug)]
 pub struct Bells {
@@ -31,6 +39,11 @@ pub struct Bells {
     doorbells: Vec<OwnedFd>,
     /// By node: the sleep for which this process rang last.
     rung_for: Vec<AtomicU64>,
+    /// By node: since when this process owes it a ring, in nanoseconds after `origin`; 0 when it owes none.
+    owed_since: Vec<AtomicU64>,
+    /// Whether there may be any such.
+    owes: AtomicBool,
+    origin: Clock,
     /// This node's sleeps so far.
     sleeps: AtomicU64,
     /// Threads of this node that poll without sleeping.
@@ -41,7 +54,17 @@ impl Bells {
     /// The bells of `local` and its peers, by node.
     pub fn new(local: NodeId, doorbells: Vec<OwnedFd>) -> Bells {
         let rung_for = doorbells.iter().map(|_| AtomicU64::new(AWAKE)).collect();
-        Bells { local, doorbells, rung_for, sleeps: AtomicU64::new(AWAKE), spinning: AtomicUsize::new(0) }
+        let owed_since = doorbells.iter().map(|_| AtomicU64::new(0)).collect();
+        Bells {
+            local,
+            doorbells,
+            rung_for,
+            owed_since,
+            owes: AtomicBool::new(false),
+            origin: Clock::now(),
+            sleeps: AtomicU64::new(AWAKE),
+            spinning: AtomicUsize::new(0),
+        }
     }
 
     /// This node's doorbell: readable when it was rung.
@@ -58,6 +81,48 @@ impl Bells {
         if sleep != AWAKE && rung_for.load(Ordering::Relaxed) != sleep {
             rung_for.store(sleep, Ordering::Relaxed);
             self.strike(node, board);
+        }
+    }
+
+    /// As [`ring`](Bells::ring), but if a thread of this node polls without sleeping, only once the node has had a moment to look by itself.
+    pub fn ring_soon(&self, node: NodeId, board: &Board) {
+        // SYNC POINT: pairs with the fence in `fall_asleep`.
+        fence(Ordering::SeqCst);
+        if board.sleep().load(Ordering::Relaxed) == AWAKE {
+            return;
+        }
+        if !self.is_spinning() {
+            return self.ring(node, board);
+        }
+        let now = self.origin.elapsed().as_nanos() as u64;
+        self.owed_since[node.index()].store(now.max(1), Ordering::SeqCst);
+        // SYNC POINT: pairs with `end_spinning`, which stops spinning and then looks here: the last to spin sees the debt, or we see that
+        // nobody spins.
+        self.owes.store(true, Ordering::SeqCst);
+        if !self.is_spinning() {
+            self.owed_since[node.index()].store(0, Ordering::SeqCst);
+            self.ring(node, board);
+        }
+    }
+
+    /// Rings where it has been owed for long enough, or with `all` wherever it is owed.
+    pub fn pay(&self, boards: &[Board], all: bool) {
+        if !self.owes.load(Ordering::SeqCst) {
+            return;
+        }
+        self.owes.store(false, Ordering::SeqCst);
+        let now = self.origin.elapsed();
+        for (node, (owed_since, board)) in self.owed_since.iter().zip(boards).enumerate() {
+            let since = owed_since.load(Ordering::SeqCst);
+            if since == 0 {
+                continue;
+            }
+            if all || now.saturating_sub(Duration::from_nanos(since)) >= OWED_FOR {
+                owed_since.store(0, Ordering::SeqCst);
+                self.ring(NodeId(node as u16), board);
+            } else {
+                self.owes.store(true, Ordering::SeqCst);
+            }
         }
     }
 

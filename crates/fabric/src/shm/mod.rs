@@ -528,7 +528,7 @@ impl Fabric for ShmFabric {
             let board = &self.boards[to.index()];
             let whole = sending.ring.push(board, &mut message).inspect_err(|nonsense| self.fail(nonsense));
             outbound.tail.store(sending.ring.tail(), Ordering::Relaxed);
-            self.bells.ring(to, board);
+            self.bells.ring_soon(to, board);
             if whole.unwrap_or(false) {
                 return;
             }
@@ -563,6 +563,7 @@ impl Fabric for ShmFabric {
         let Some(mut role) = self.role.try_take() else { return Ok(false) };
         self.wakes_noticed.fetch_max(self.wake.count(), Ordering::SeqCst);
         self.wake.clear();
+        self.bells.pay(&self.boards, false);
         self.turn(role.inner(), deliver).map(|_| true)
     }
 
@@ -572,7 +573,11 @@ impl Fabric for ShmFabric {
     }
 
     fn end_spinning(&self) {
-        if self.bells.end_spinning(self.own_board()) && self.has_work() {
+        if !self.bells.end_spinning(self.own_board()) {
+            return;
+        }
+        self.bells.pay(&self.boards, true);
+        if self.has_work() {
             self.bells.ring_own(self.own_board());
         }
     }
