@@ -20,6 +20,7 @@
 pub mod hooks;
 pub mod inject;
 pub mod link;
+mod receiving;
 mod role;
 pub mod seal;
 pub mod shm;

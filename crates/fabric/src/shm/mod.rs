@@ -36,7 +36,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant as Clock};
 
 use hiroba_base::NodeId;
-use rustix::event::{PollFd, PollFlags, Timespec, epoll, poll};
+use rustix::event::epoll;
 
 use self::bell::Bells;
 use self::board::{Board, Layout};
@@ -45,7 +45,7 @@ use self::one_sided::Logs;
 use self::ring::{Consumer, Nonsense, Producer, Taken, Unsent, fragment_bytes_max};
 use self::silence::Silences;
 use crate::link::{LinkStatistics, MESSAGE_BYTES_MAX};
-use crate::role::Role;
+use crate::receiving::{self, Deliver, Receiving, Turn, Turns};
 use crate::traits::{Capabilities, Fabric, FabricConfig, FabricError, OneSided};
 use crate::wake::WakeEvent;
 
@@ -79,13 +79,10 @@ pub struct ShmFabric {
     windows_open: WindowCount,
     bells: Bells,
     logs: Logs,
-    wake: WakeEvent,
-    /// The wakes that polls without a count of their own have seen.
-    wakes_noticed: AtomicU64,
     /// Readable when the doorbell or the wake event is: what callers wait on.
     descriptor: OwnedFd,
     outbound: Vec<Outbound>,
-    role: Role<Inbound>,
+    receiving: Receiving<Inbound>,
     messages_received: AtomicU64,
     silences: Silences,
     failed: AtomicBool,
@@ -116,20 +113,13 @@ struct Queued {
 }
 
 /// What receiving needs; belongs to the thread in the receiving role.
-struct Inbound {
+pub(crate) struct Inbound {
     rings: Vec<Consumer>,
     /// The ring whose turn comes first.
     first: usize,
     buffer: Box<[u8]>,
     /// Messages that came while a thread drained.
     kept: VecDeque<(NodeId, Vec<u8>)>,
-}
-
-/// What one turn of receiving met.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Turn {
-    Nothing,
-    Something,
 }
 
 fn system(action: &'static str) -> impl Fn(io::Error) -> FabricError {
@@ -163,10 +153,8 @@ impl ShmFabric {
             logs: Logs::new(nodes),
             descriptor: descriptor(&bells, &wake)?,
             bells,
-            wake,
-            wakes_noticed: AtomicU64::new(0),
             outbound: NodeId::all(nodes).map(|node| Outbound::new(local, node, &layout)).collect(),
-            role: Role::new(Inbound::new(nodes, &layout)),
+            receiving: Receiving::new(Inbound::new(nodes, &layout), wake),
             messages_received: AtomicU64::new(0),
             silences: Silences::new(nodes),
             failed: AtomicBool::new(false),
@@ -229,36 +217,6 @@ impl ShmFabric {
     /// Whether at least half of the ring at `peer` is free: then the longest fragment fits.
     fn has_ample_room(&self, peer: NodeId) -> bool {
         self.untaken_bytes(peer) <= self.layout.ring_bytes as u64 / 2
-    }
-
-    /// One turn in the receiving role: sends what was queued, delivers what has come.
-    ///
-    /// While it lasts nobody need ring. At its end the node may sleep: whatever was put on its board before is taken in, or makes the
-    /// descriptor readable.
-    fn turn(&self, inbound: &mut Inbound, deliver: &mut dyn FnMut(NodeId, &[u8])) -> io::Result<Turn> {
-        if self.bells.is_spinning() {
-            // One that rang before would wake, again and again, whoever waits on the descriptor.
-            self.bells.silence_if_rung(self.own_board());
-            return self.look(inbound, deliver);
-        }
-        self.bells.silence(self.own_board());
-        let mut turn = Turn::Nothing;
-        for _ in 0..LOOKS_A_POLL {
-            self.bells.stay_awake(self.own_board());
-            let look = self.look(inbound, deliver);
-            if self.bells.is_spinning() {
-                return look;
-            }
-            self.bells.fall_asleep(self.own_board());
-            if look? == Turn::Something {
-                turn = Turn::Something;
-            }
-            if !self.has_work() {
-                return Ok(turn);
-            }
-        }
-        self.bells.ring_own(self.own_board());
-        Ok(turn)
     }
 
     fn look(&self, inbound: &mut Inbound, deliver: &mut dyn FnMut(NodeId, &[u8])) -> io::Result<Turn> {
@@ -370,44 +328,9 @@ impl ShmFabric {
         }
     }
 
-    /// Sleeps until the doorbell rings; false when a wake after `wakes_seen`, a signal or the deadline ended it.
-    fn sleep(&self, wakes_seen: u64, deadline: Option<Clock>) -> io::Result<bool> {
-        let timeout = deadline.map(|deadline| deadline.saturating_duration_since(Clock::now()));
-        if timeout == Some(Duration::ZERO) {
-            return Ok(false);
-        }
-        let Some(_sleeper) = self.wake.sleep(wakes_seen) else { return Ok(false) };
-        let doorbell = self.bells.own();
-        let mut descriptors = [PollFd::new(&doorbell, PollFlags::IN), PollFd::new(&self.wake, PollFlags::IN)];
-        match poll(&mut descriptors, timeout.map(timespec).as_ref()) {
-            Ok(0) | Err(rustix::io::Errno::INTR) => Ok(false),
-            Ok(_) => Ok(descriptors[1].revents().is_empty()),
-            Err(errno) => Err(errno.into()),
-        }
-    }
-
-    fn poll_until(
-        &self,
-        wakes_seen: u64,
-        deadline: Option<Clock>,
-        deliver: &mut dyn FnMut(NodeId, &[u8]),
-    ) -> io::Result<()> {
-        loop {
-            let role = self.role.wait(deadline, || self.wake.count() != wakes_seen);
-            let Some(mut role) = role else { return Ok(()) };
-            if self.turn(role.inner(), deliver)? == Turn::Something {
-                return Ok(());
-            }
-            drop(role);
-            if !self.sleep(wakes_seen, deadline)? {
-                return Ok(());
-            }
-        }
-    }
-
     fn drain_until(&self, deadline: Clock) -> io::Result<bool> {
         loop {
-            if let Some(mut role) = self.role.try_take() {
+            if let Some(mut role) = self.receiving.role.try_take() {
                 let inbound = role.inner();
                 let mut kept = std::mem::take(&mut inbound.kept);
                 let result = self.turn(inbound, &mut |from, bytes| kept.push_back((from, bytes.to_vec())));
@@ -424,7 +347,7 @@ impl ShmFabric {
             if now >= deadline {
                 return Ok(false);
             }
-            self.sleep(self.wake.count(), Some(deadline.min(now + DRAIN_LOOK)))?;
+            receiving::sleep(self, self.receiving.wake.count(), Some(deadline.min(now + DRAIN_LOOK)))?;
         }
     }
 }
@@ -489,6 +412,48 @@ impl Inbound {
     }
 }
 
+impl Turns for ShmFabric {
+    type Inbound = Inbound;
+
+    fn receiving(&self) -> &Receiving<Inbound> {
+        &self.receiving
+    }
+
+    /// One turn in the receiving role: sends what was queued, delivers what has come.
+    ///
+    /// While it lasts nobody need ring. At its end the node may sleep: whatever was put on its board before is taken in, or makes the
+    /// descriptor readable.
+    fn turn(&self, inbound: &mut Inbound, deliver: Deliver<'_>) -> io::Result<Turn> {
+        if self.bells.is_spinning() {
+            // One that rang before would wake, again and again, whoever waits on the descriptor.
+            self.bells.silence_if_rung(self.own_board());
+            return self.look(inbound, deliver);
+        }
+        self.bells.silence(self.own_board());
+        let mut turn = Turn::Nothing;
+        for _ in 0..LOOKS_A_POLL {
+            self.bells.stay_awake(self.own_board());
+            let look = self.look(inbound, deliver);
+            if self.bells.is_spinning() {
+                return look;
+            }
+            self.bells.fall_asleep(self.own_board());
+            if look? == Turn::Something {
+                turn = Turn::Something;
+            }
+            if !self.has_work() {
+                return Ok(turn);
+            }
+        }
+        self.bells.ring_own(self.own_board());
+        Ok(turn)
+    }
+
+    fn watched(&self) -> [Option<BorrowedFd<'_>>; 2] {
+        [Some(self.bells.own()), None]
+    }
+}
+
 impl Fabric for ShmFabric {
     fn capabilities(&self) -> Capabilities {
         Capabilities {
@@ -537,34 +502,21 @@ impl Fabric for ShmFabric {
         self.push_queue(to, outbound, &mut sending);
     }
 
-    fn poll(&self, timeout: Option<Duration>, deliver: &mut dyn FnMut(NodeId, &[u8])) -> io::Result<()> {
-        let seen = self.wakes_noticed.load(Ordering::SeqCst);
-        let result = self.poll_since(seen, timeout, deliver);
-        self.wakes_noticed.fetch_max(self.wake.count(), Ordering::SeqCst);
-        result
+    fn poll(&self, timeout: Option<Duration>, deliver: Deliver<'_>) -> io::Result<()> {
+        receiving::poll_counting(self, timeout, deliver)
     }
 
     fn wakes(&self) -> u64 {
-        self.wake.count()
+        self.receiving.wake.count()
     }
 
-    fn poll_since(
-        &self,
-        wakes_seen: u64,
-        timeout: Option<Duration>,
-        deliver: &mut dyn FnMut(NodeId, &[u8]),
-    ) -> io::Result<()> {
-        // A timeout past the end of the clock is none.
-        let deadline = timeout.and_then(|timeout| Clock::now().checked_add(timeout));
-        self.poll_until(wakes_seen, deadline, deliver)
+    fn poll_since(&self, wakes_seen: u64, timeout: Option<Duration>, deliver: Deliver<'_>) -> io::Result<()> {
+        receiving::poll_since(self, wakes_seen, timeout, deliver)
     }
 
-    fn poll_now(&self, deliver: &mut dyn FnMut(NodeId, &[u8])) -> io::Result<bool> {
-        let Some(mut role) = self.role.try_take() else { return Ok(false) };
-        self.wakes_noticed.fetch_max(self.wake.count(), Ordering::SeqCst);
-        self.wake.clear();
+    fn poll_now(&self, deliver: Deliver<'_>) -> io::Result<bool> {
         self.bells.pay(&self.boards, false);
-        self.turn(role.inner(), deliver).map(|_| true)
+        receiving::poll_now(self, deliver)
     }
 
     fn begin_spinning(&self) -> bool {
@@ -591,8 +543,7 @@ impl Fabric for ShmFabric {
     }
 
     fn wake(&self) {
-        self.wake.wake();
-        self.role.wake();
+        self.receiving.wake();
     }
 
     fn backlog_bytes(&self, to: NodeId) -> usize {
@@ -630,13 +581,6 @@ impl Fabric for ShmFabric {
 
     fn one_sided(&self) -> Option<&dyn OneSided> {
         Some(self)
-    }
-}
-
-fn timespec(duration: Duration) -> Timespec {
-    Timespec {
-        tv_sec: i64::try_from(duration.as_secs()).unwrap_or(i64::MAX),
-        tv_nsec: duration.subsec_nanos().into(),
     }
 }
 

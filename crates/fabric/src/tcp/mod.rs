@@ -27,7 +27,6 @@ use std::time::{Duration, Instant as Clock};
 
 use hiroba_base::NodeId;
 use rustix::event::epoll::EventFlags;
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, Shutdown, recv, shutdown};
 
@@ -38,7 +37,7 @@ use self::record::{Fragments, Frame, INLINE_BYTES_MAX, Incoming, RECORD_BYTES_MA
 use self::ticker::{TICK, Ticker};
 use self::watch::{Source, Watch};
 use crate::link::LinkStatistics;
-use crate::role::Role;
+use crate::receiving::{self, Deliver, Receiving, Turn, Turns};
 use crate::traits::{Capabilities, Fabric, FabricConfig, FabricError};
 use crate::wake::WakeEvent;
 
@@ -54,9 +53,6 @@ pub struct TcpFabric {
     peers: Vec<Peer>,
     /// All descriptors that matter: what callers wait on.
     watch: Watch,
-    wake: WakeEvent,
-    /// The wakes that polls without a count of their own have seen.
-    wakes_noticed: AtomicU64,
     ticker: Ticker,
     /// The peer that was sent something last: an answer comes from there most likely.
     expected: AtomicUsize,
@@ -65,11 +61,11 @@ pub struct TcpFabric {
     connected: AtomicUsize,
     messages_received: AtomicU64,
     rejected: AtomicU64,
-    role: Role<Inbound>,
+    receiving: Receiving<Inbound>,
 }
 
 /// What receiving needs; belongs to the thread in the receiving role.
-struct Inbound {
+pub(crate) struct Inbound {
     doors: Doors,
     /// The receiving halves, by node.
     links: Vec<Option<Link>>,
@@ -96,13 +92,6 @@ struct Arrivals {
     records: Range<usize>,
     /// Of the record opened last, not yet taken.
     frames: Range<usize>,
-}
-
-/// What one turn of receiving met.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Turn {
-    Nothing,
-    Something,
 }
 
 fn system(action: &'static str) -> impl Fn(Errno) -> FabricError {
@@ -153,14 +142,12 @@ impl TcpFabric {
             identity,
             peers: (0..nodes).map(|_| Peer::new()).collect(),
             watch,
-            wake,
-            wakes_noticed: AtomicU64::new(0),
             ticker,
             backlog_bytes: AtomicUsize::new(0),
             connected: AtomicUsize::new(0),
             messages_received: AtomicU64::new(0),
             rejected: AtomicU64::new(0),
-            role: Role::new(inbound),
+            receiving: Receiving::new(inbound, wake),
         })
     }
 
@@ -300,35 +287,6 @@ impl TcpFabric {
         }
     }
 
-    /// One turn in the receiving role.
-    fn turn(&self, inbound: &mut Inbound, deliver: &mut dyn FnMut(NodeId, &[u8])) -> io::Result<Turn> {
-        let mut turn = Turn::Nothing;
-        while let Some((from, message)) = inbound.kept.pop_front() {
-            turn = Turn::Something;
-            deliver(from, &message);
-        }
-        if !(inbound.arrivals.records.is_empty() && inbound.arrivals.frames.is_empty()) {
-            self.hand_out(inbound, deliver)?;
-        }
-        // Most often the answer comes from where the question went; to find it there costs one call less.
-        if !std::mem::take(&mut inbound.look_everywhere) {
-            let expected = NodeId(self.expected.load(Ordering::Relaxed) as u16);
-            if self.receive(inbound, expected, deliver)? == Turn::Something {
-                inbound.look_everywhere = true;
-                return Ok(Turn::Something);
-            }
-        }
-        let mut events = std::mem::take(&mut inbound.events);
-        self.watch.ready(&mut events)?;
-        for &(source, flags) in &events {
-            if self.handle(inbound, source, flags, deliver)? == Turn::Something {
-                turn = Turn::Something;
-            }
-        }
-        inbound.events = events;
-        Ok(turn)
-    }
-
     fn handle(
         &self,
         inbound: &mut Inbound,
@@ -412,23 +370,6 @@ impl TcpFabric {
         true
     }
 
-    /// Sleeps until there is something to do; false when a wake after `wakes_seen`, a signal or the deadline
-    /// ended it.
-    fn sleep(&self, wakes_seen: u64, deadline: Option<Clock>) -> io::Result<bool> {
-        let timeout = deadline.map(|deadline| deadline.saturating_duration_since(Clock::now()));
-        if timeout == Some(Duration::ZERO) {
-            return Ok(false);
-        }
-        let Some(_sleeper) = self.wake.sleep(wakes_seen) else { return Ok(false) };
-        let mut descriptors =
-            [PollFd::new(&self.watch, PollFlags::IN), PollFd::new(&self.wake, PollFlags::IN)];
-        match poll(&mut descriptors, timeout.map(timespec).as_ref()) {
-            Ok(0) | Err(Errno::INTR) => Ok(false),
-            Ok(_) => Ok(descriptors[1].revents().is_empty()),
-            Err(errno) => Err(errno.into()),
-        }
-    }
-
     /// Asks every peer that has not acknowledged all; whether all have.
     fn ask_all(&self) -> bool {
         let mut is_drained = true;
@@ -451,17 +392,58 @@ impl TcpFabric {
             }
             // Another thread that receives hears the answers as well as we would.
             let look = deadline.min(now + DRAIN_LOOK);
-            let Some(mut role) = self.role.wait(Some(look), || false) else { continue };
+            let Some(mut role) = self.receiving.role.wait(Some(look), || false) else { continue };
             let inbound = role.inner();
             let mut kept = std::mem::take(&mut inbound.kept);
             let turn = self.turn(inbound, &mut |from, bytes| kept.push_back((from, bytes.to_vec())));
             inbound.kept = kept;
             drop(role);
             if turn? == Turn::Nothing {
-                self.sleep(self.wake.count(), Some(look))?;
+                receiving::sleep(self, self.receiving.wake.count(), Some(look))?;
             }
         }
         Ok(true)
+    }
+}
+
+impl Turns for TcpFabric {
+    type Inbound = Inbound;
+
+    fn receiving(&self) -> &Receiving<Inbound> {
+        &self.receiving
+    }
+
+    /// One turn in the receiving role.
+    fn turn(&self, inbound: &mut Inbound, deliver: Deliver<'_>) -> io::Result<Turn> {
+        let mut turn = Turn::Nothing;
+        while let Some((from, message)) = inbound.kept.pop_front() {
+            turn = Turn::Something;
+            deliver(from, &message);
+        }
+        if !(inbound.arrivals.records.is_empty() && inbound.arrivals.frames.is_empty()) {
+            self.hand_out(inbound, deliver)?;
+        }
+        // Most often the answer comes from where the question went; to find it there costs one call less.
+        if !std::mem::take(&mut inbound.look_everywhere) {
+            let expected = NodeId(self.expected.load(Ordering::Relaxed) as u16);
+            if self.receive(inbound, expected, deliver)? == Turn::Something {
+                inbound.look_everywhere = true;
+                return Ok(Turn::Something);
+            }
+        }
+        let mut events = std::mem::take(&mut inbound.events);
+        self.watch.ready(&mut events)?;
+        for &(source, flags) in &events {
+            if self.handle(inbound, source, flags, deliver)? == Turn::Something {
+                turn = Turn::Something;
+            }
+        }
+        inbound.events = events;
+        Ok(turn)
+    }
+
+    fn watched(&self) -> [Option<BorrowedFd<'_>>; 2] {
+        [Some(self.watch.as_fd()), None]
     }
 }
 
@@ -508,43 +490,20 @@ impl Fabric for TcpFabric {
         let _ = self.ticker.start();
     }
 
-    fn poll(&self, timeout: Option<Duration>, deliver: &mut dyn FnMut(NodeId, &[u8])) -> io::Result<()> {
-        let seen = self.wakes_noticed.load(Ordering::SeqCst);
-        let result = self.poll_since(seen, timeout, deliver);
-        self.wakes_noticed.fetch_max(self.wake.count(), Ordering::SeqCst);
-        result
+    fn poll(&self, timeout: Option<Duration>, deliver: Deliver<'_>) -> io::Result<()> {
+        receiving::poll_counting(self, timeout, deliver)
     }
 
     fn wakes(&self) -> u64 {
-        self.wake.count()
+        self.receiving.wake.count()
     }
 
-    fn poll_since(
-        &self,
-        wakes_seen: u64,
-        timeout: Option<Duration>,
-        deliver: &mut dyn FnMut(NodeId, &[u8]),
-    ) -> io::Result<()> {
-        // A timeout past the end of the clock is none.
-        let deadline = timeout.and_then(|timeout| Clock::now().checked_add(timeout));
-        loop {
-            let role = self.role.wait(deadline, || self.wake.count() != wakes_seen);
-            let Some(mut role) = role else { return Ok(()) };
-            if self.turn(role.inner(), deliver)? == Turn::Something {
-                return Ok(());
-            }
-            drop(role);
-            if !self.sleep(wakes_seen, deadline)? {
-                return Ok(());
-            }
-        }
+    fn poll_since(&self, wakes_seen: u64, timeout: Option<Duration>, deliver: Deliver<'_>) -> io::Result<()> {
+        receiving::poll_since(self, wakes_seen, timeout, deliver)
     }
 
-    fn poll_now(&self, deliver: &mut dyn FnMut(NodeId, &[u8])) -> io::Result<bool> {
-        let Some(mut role) = self.role.try_take() else { return Ok(false) };
-        self.wakes_noticed.fetch_max(self.wake.count(), Ordering::SeqCst);
-        self.wake.clear();
-        self.turn(role.inner(), deliver).map(|_| true)
+    fn poll_now(&self, deliver: Deliver<'_>) -> io::Result<bool> {
+        receiving::poll_now(self, deliver)
     }
 
     fn descriptor(&self) -> BorrowedFd<'_> {
@@ -556,8 +515,7 @@ impl Fabric for TcpFabric {
     }
 
     fn wake(&self) {
-        self.wake.wake();
-        self.role.wake();
+        self.receiving.wake();
     }
 
     /// TCP's own window bounds what is on its way besides.
@@ -595,12 +553,5 @@ impl Fabric for TcpFabric {
             .map(|node| (ticks(node), node))
             .max_by_key(|(ticks, _)| *ticks)?;
         (ticks > 0).then(|| (node, TICK * ticks))
-    }
-}
-
-fn timespec(duration: Duration) -> Timespec {
-    Timespec {
-        tv_sec: i64::try_from(duration.as_secs()).unwrap_or(i64::MAX),
-        tv_nsec: duration.subsec_nanos().into(),
     }
 }

@@ -19,12 +19,11 @@ use std::io;
 use std::net::SocketAddr;
 use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant as Clock};
 
 use hiroba_base::{Instant, NodeId};
-use rustix::event::{PollFd, PollFlags, Timespec, epoll, poll};
+use rustix::event::epoll;
 use rustix::net::sockopt;
 use rustix::time::{
     Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, timerfd_create, timerfd_settime,
@@ -36,7 +35,7 @@ use self::filter::{STRANGERS_BEFORE_FILTER, StrangerFilter};
 use self::outbox::Outbox;
 use crate::hooks::{self, Hook, IncomingHooks, OutgoingHooks};
 use crate::link::{LinkConfig, LinkSet, LinkStatistics};
-use crate::role::Role;
+use crate::receiving::{self, Deliver, Receiving, Turn, Turns, timespec};
 use crate::traits::{Capabilities, Fabric, FabricConfig, FabricError};
 use crate::wake::WakeEvent;
 
@@ -73,16 +72,13 @@ pub struct UdpFabric {
     inline_bytes_max: usize,
     origin: Clock,
     socket: OwnedFd,
-    wake: WakeEvent,
-    /// The wakes that polls without a count of their own have seen.
-    wakes_noticed: AtomicU64,
     /// Readable when a timer of the link is due.
     timer: OwnedFd,
     /// Readable when one of the three is: what callers wait on.
     descriptor: OwnedFd,
     filter: StrangerFilter,
     outbound: Mutex<Outbound>,
-    role: Role<Inbound>,
+    receiving: Receiving<Inbound>,
 }
 
 /// What sending needs; the only lock that `send` takes.
@@ -97,7 +93,7 @@ struct Outbound {
 }
 
 /// What receiving needs; belongs to the thread in the receiving role.
-struct Inbound {
+pub(crate) struct Inbound {
     batch: Batch,
     /// Each peer, by its address: all others are strangers. Never changed, so strangers cannot make it grow.
     peers: HashMap<SocketAddr, NodeId>,
@@ -117,13 +113,6 @@ struct Passed {
     from: NodeId,
     piece: usize,
     bytes: Range<usize>,
-}
-
-/// What one turn of receiving met.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Turn {
-    Nothing,
-    Something,
 }
 
 fn system(action: &'static str) -> impl Fn(rustix::io::Errno) -> FabricError {
@@ -171,20 +160,21 @@ impl UdpFabric {
             inline_bytes_max: NodeId::all(nodes).map(|node| links.inline_bytes_max(node)).min().unwrap_or(0),
             origin: Clock::now(),
             socket,
-            wake,
-            wakes_noticed: AtomicU64::new(0),
             timer,
             descriptor,
             filter: StrangerFilter::new(&addresses),
-            role: Role::new(Inbound {
-                batch: Batch::new(),
-                peers: peers.collect(),
-                hooks: incoming,
-                strangers: 0,
-                passed: Vec::new(),
-                messages: VecDeque::new(),
-                spent: Vec::new(),
-            }),
+            receiving: Receiving::new(
+                Inbound {
+                    batch: Batch::new(),
+                    peers: peers.collect(),
+                    hooks: incoming,
+                    strangers: 0,
+                    passed: Vec::new(),
+                    messages: VecDeque::new(),
+                    spent: Vec::new(),
+                },
+                wake,
+            ),
             outbound: Mutex::new(Outbound {
                 links,
                 hooks: outgoing,
@@ -247,7 +237,7 @@ impl UdpFabric {
         // Zero would disarm it.
         let wait = due.map(|due| due.saturating_since(now).max(Duration::from_nanos(1)));
         let setting = Itimerspec {
-            it_interval: Timespec { tv_sec: 0, tv_nsec: 0 },
+            it_interval: timespec(Duration::ZERO),
             it_value: timespec(wait.unwrap_or(Duration::ZERO)),
         };
         outbound.armed = due;
@@ -292,56 +282,6 @@ impl UdpFabric {
         }
     }
 
-    /// One turn in the receiving role: takes in, then delivers outside the lock.
-    fn turn(&self, inbound: &mut Inbound, deliver: &mut dyn FnMut(NodeId, &[u8])) -> io::Result<Turn> {
-        let mut turn = self.take_in(inbound)?;
-        while let Some((from, message)) = inbound.messages.pop_front() {
-            turn = Turn::Something;
-            deliver(from, &message);
-            inbound.spent.push(message);
-        }
-        Ok(turn)
-    }
-
-    /// Sleeps until a datagram or a timer; false when a wake after `wakes_seen`, a signal or the deadline
-    /// ended it.
-    fn sleep(&self, wakes_seen: u64, deadline: Option<Clock>) -> io::Result<bool> {
-        let timeout = deadline.map(|deadline| deadline.saturating_duration_since(Clock::now()));
-        if timeout == Some(Duration::ZERO) {
-            return Ok(false);
-        }
-        let Some(_sleeper) = self.wake.sleep(wakes_seen) else { return Ok(false) };
-        let mut descriptors = [
-            PollFd::new(&self.socket, PollFlags::IN),
-            PollFd::new(&self.timer, PollFlags::IN),
-            PollFd::new(&self.wake, PollFlags::IN),
-        ];
-        match poll(&mut descriptors, timeout.map(timespec).as_ref()) {
-            Ok(0) | Err(rustix::io::Errno::INTR) => Ok(false),
-            Ok(_) => Ok(descriptors[2].revents().is_empty()),
-            Err(errno) => Err(errno.into()),
-        }
-    }
-
-    fn poll_until(
-        &self,
-        wakes_seen: u64,
-        deadline: Option<Clock>,
-        deliver: &mut dyn FnMut(NodeId, &[u8]),
-    ) -> io::Result<()> {
-        loop {
-            let role = self.role.wait(deadline, || self.wake.count() != wakes_seen);
-            let Some(mut role) = role else { return Ok(()) };
-            if self.turn(role.inner(), deliver)? == Turn::Something {
-                return Ok(());
-            }
-            drop(role);
-            if !self.sleep(wakes_seen, deadline)? {
-                return Ok(());
-            }
-        }
-    }
-
     fn is_drained(&self) -> bool {
         self.outbound().links.is_idle()
     }
@@ -354,11 +294,11 @@ impl UdpFabric {
             }
             // Another thread that receives handles the acknowledgements as well as we would.
             let look = deadline.min(now + DRAIN_LOOK);
-            let Some(mut role) = self.role.wait(Some(look), || false) else { continue };
+            let Some(mut role) = self.receiving.role.wait(Some(look), || false) else { continue };
             let turn = self.take_in(role.inner())?;
             drop(role);
             if turn == Turn::Nothing && !self.is_drained() {
-                self.sleep(self.wake.count(), Some(look))?;
+                receiving::sleep(self, self.receiving.wake.count(), Some(look))?;
             }
         }
         Ok(true)
@@ -397,6 +337,29 @@ impl Inbound {
     }
 }
 
+impl Turns for UdpFabric {
+    type Inbound = Inbound;
+
+    fn receiving(&self) -> &Receiving<Inbound> {
+        &self.receiving
+    }
+
+    /// One turn in the receiving role: takes in, then delivers outside the lock.
+    fn turn(&self, inbound: &mut Inbound, deliver: Deliver<'_>) -> io::Result<Turn> {
+        let mut turn = self.take_in(inbound)?;
+        while let Some((from, message)) = inbound.messages.pop_front() {
+            turn = Turn::Something;
+            deliver(from, &message);
+            inbound.spent.push(message);
+        }
+        Ok(turn)
+    }
+
+    fn watched(&self) -> [Option<BorrowedFd<'_>>; 2] {
+        [Some(self.socket.as_fd()), Some(self.timer.as_fd())]
+    }
+}
+
 impl Fabric for UdpFabric {
     fn capabilities(&self) -> Capabilities {
         Capabilities {
@@ -429,33 +392,20 @@ impl Fabric for UdpFabric {
         self.transmit(&mut outbound, now);
     }
 
-    fn poll(&self, timeout: Option<Duration>, deliver: &mut dyn FnMut(NodeId, &[u8])) -> io::Result<()> {
-        let seen = self.wakes_noticed.load(Ordering::SeqCst);
-        let result = self.poll_since(seen, timeout, deliver);
-        self.wakes_noticed.fetch_max(self.wake.count(), Ordering::SeqCst);
-        result
+    fn poll(&self, timeout: Option<Duration>, deliver: Deliver<'_>) -> io::Result<()> {
+        receiving::poll_counting(self, timeout, deliver)
     }
 
     fn wakes(&self) -> u64 {
-        self.wake.count()
+        self.receiving.wake.count()
     }
 
-    fn poll_since(
-        &self,
-        wakes_seen: u64,
-        timeout: Option<Duration>,
-        deliver: &mut dyn FnMut(NodeId, &[u8]),
-    ) -> io::Result<()> {
-        // A timeout past the end of the clock is none.
-        let deadline = timeout.and_then(|timeout| Clock::now().checked_add(timeout));
-        self.poll_until(wakes_seen, deadline, deliver)
+    fn poll_since(&self, wakes_seen: u64, timeout: Option<Duration>, deliver: Deliver<'_>) -> io::Result<()> {
+        receiving::poll_since(self, wakes_seen, timeout, deliver)
     }
 
-    fn poll_now(&self, deliver: &mut dyn FnMut(NodeId, &[u8])) -> io::Result<bool> {
-        let Some(mut role) = self.role.try_take() else { return Ok(false) };
-        self.wakes_noticed.fetch_max(self.wake.count(), Ordering::SeqCst);
-        self.wake.clear();
-        self.turn(role.inner(), deliver).map(|_| true)
+    fn poll_now(&self, deliver: Deliver<'_>) -> io::Result<bool> {
+        receiving::poll_now(self, deliver)
     }
 
     fn descriptor(&self) -> BorrowedFd<'_> {
@@ -468,8 +418,7 @@ impl Fabric for UdpFabric {
     }
 
     fn wake(&self) {
-        self.wake.wake();
-        self.role.wake();
+        self.receiving.wake();
     }
 
     fn backlog_bytes(&self, to: NodeId) -> usize {
@@ -498,13 +447,6 @@ impl Fabric for UdpFabric {
 
     fn longest_silence(&self) -> Option<(NodeId, Duration)> {
         self.outbound().links.longest_silence(self.now())
-    }
-}
-
-fn timespec(duration: Duration) -> Timespec {
-    Timespec {
-        tv_sec: i64::try_from(duration.as_secs()).unwrap_or(i64::MAX),
-        tv_nsec: duration.subsec_nanos().into(),
     }
 }
 
