@@ -1,7 +1,7 @@
 //! One event loop over all nodes of a job: who joins, who leaves, who dies, what the user wants.
 //!
 //! A node is *launched*, then *joined* when its program has called `hiroba_init`, then *left* when it has
-//! called `hiroba_finalize`. What becomes of a node is told by [`LocalNodes`](super::local::LocalNodes), or by the agent of
+//! called `hiroba_finalize`. What becomes of a node is told by [`LocalNodes`], or by the agent of
 //! its host in the same words. The rules for each way to end are in `nodes.rs`, what concerns hosts is in `hosts.rs`.
 
 mod hosts;
