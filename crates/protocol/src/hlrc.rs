@@ -51,8 +51,8 @@
 //! reach a node before the departure that its sender has seen: it waits for that; and knowledge that is later than an arrival
 //! is passed on with the next one (`beyond`).
 //!
-//! Copies come one by one as they are touched, or many in a message where the program reads on and on: [`streams`] sees that and
-//! fetches ahead, [`copies`] asks, sends and installs. The nodes meet along a tree ([`crate::barrier`]).
+//! Copies come one by one as they are touched, or many in a message where the program reads on and on: `streams.rs` sees that and
+//! fetches ahead, `copies.rs` asks, sends and installs. The nodes meet along a tree ([`crate::barrier`]).
 //!
 //! Deviations from the paper:
 //! - An acquire does not end the interval. A dirty page that it invalidates keeps its twin, and the page that is

@@ -149,14 +149,14 @@ pub enum Message<'a> {
     },
     /// To a home: send these pages, each as soon as it holds what is needed.
     PagesRequest {
-        /// The pages, no more than [`PAGES_PER_MESSAGE_MAX`] in all, grouped by what is needed of them.
+        /// The pages, no more than [`PAGES_PER_MESSAGE_MAX`](crate::PAGES_PER_MESSAGE_MAX) in all, grouped by what is needed of them.
         wanted: Vec<PagesWanted>,
         /// Those with the highest numbers are wanted first.
         descending: bool,
     },
     /// From a home: pages that were asked for, in one request or in several.
     PagesReply {
-        /// The pages, no more than [`PAGES_PER_MESSAGE_MAX`].
+        /// The pages, no more than [`PAGES_PER_MESSAGE_MAX`](crate::PAGES_PER_MESSAGE_MAX).
         copies: Vec<PageCopy>,
         /// Their bytes, one after the other, without those that are all zero.
         content: &'a [u8],
