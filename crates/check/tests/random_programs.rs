@@ -128,7 +128,7 @@ fn random_programs_with_teams_and_foreign_threads_behave_so_too() {
 
 #[test]
 fn random_programs_with_publications_and_foreign_threads_behave_so_too() {
-    explore(FOREIGN_THREADS_AND_PUBLICATIONS, NetworkChoice::Shuffled, Reach::Everybody, 500);
+    explore(FOREIGN_THREADS_AND_PUBLICATIONS, NetworkChoice::Shuffled, Reach::Everybody, 3000);
 }
 
 #[test]

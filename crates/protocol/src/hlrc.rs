@@ -136,8 +136,8 @@ pub struct Hlrc {
     release: Option<OpenRelease>,
     /// `Effect::Atomic`s that the host has not answered yet, in order: who wants the result, and of which page.
     atomics: VecDeque<(AtomicClient, PageId)>,
-    /// Atomic operations under way at other homes: page and offset, by waiting thread.
-    atomic_targets: FxHashMap<Ticket, (PageId, u32)>,
+    /// Atomic operations under way at other homes, by waiting thread.
+    atomic_targets: FxHashMap<Ticket, AtomicTarget>,
     streams: Streams,
     /// Bytes of pages that were asked for before anybody touched them, and are on their way.
     prefetching_bytes: u64,
@@ -195,6 +195,15 @@ struct PendingRequest {
 enum HomeRequest {
     Page(NodeId),
     Atomic { client: AtomicClient, offset: u32, operation: AtomicOperation },
+}
+
+/// Of an atomic operation under way at another home.
+#[derive(Debug)]
+struct AtomicTarget {
+    page: PageId,
+    offset: u32,
+    /// The page has been read from the home's frame meanwhile: nobody knows whether before or after the operation, or after later ones.
+    overtaken: bool,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -712,21 +721,28 @@ impl Hlrc {
                     continue;
                 }
                 page.needed.advance(notice.node, notice.seq);
-                page.valid = false;
-                if page.access != Access::None {
-                    page.access = Access::None;
-                    invalidated.insert(page_id);
-                    if std::mem::take(&mut page.watched) {
-                        // It may have been written: whether it was shows when it is compared with its twin. A home page has
-                        // none and must be taken to be written; its diffs seldom come later than their notices.
-                        self.written.insert(page_id);
-                        self.watch.pages.remove(&page_id);
-                    }
-                }
+                self.void(page_id, &mut invalidated);
             }
         }
         self.timestamp.merge(&knowledge.timestamp);
         self.invalidate(&invalidated);
+    }
+
+    /// What this node has of the page is not good any more; a page that it had access to is added to what is to be `invalidated`.
+    fn void(&mut self, page_id: PageId, invalidated: &mut PageSet) {
+        let page = self.pages.entry(page_id).or_default();
+        page.valid = false;
+        if page.access == Access::None {
+            return;
+        }
+        page.access = Access::None;
+        invalidated.insert(page_id);
+        if std::mem::take(&mut page.watched) {
+            // It may have been written: whether it was shows when it is compared with its twin. A home page has
+            // none and must be taken to be written; its diffs seldom come later than their notices.
+            self.written.insert(page_id);
+            self.watch.pages.remove(&page_id);
+        }
     }
 }
 

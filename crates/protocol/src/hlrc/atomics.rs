@@ -1,9 +1,9 @@
 //! Atomic words: every operation is carried out at the word's home.
 
-use hiroba_base::{PageId, VersionVector};
+use hiroba_base::{PageId, PageSet, VersionVector};
 use hiroba_wire::{AtomicOperation, AtomicOutcome, Message, Ticket};
 
-use super::{AfterRelease, AtomicClient, Hlrc, HomeRequest, unexpected};
+use super::{AfterRelease, AtomicClient, AtomicTarget, Hlrc, HomeRequest, unexpected};
 use crate::home::Located;
 use crate::{Effect, Misuse, Outcome, ProtocolError, Waiter};
 
@@ -26,7 +26,7 @@ impl Hlrc {
             self.handle_home_request(page_id, &needed, HomeRequest::Atomic { client, offset, operation });
             return;
         }
-        self.atomic_targets.insert(waiter.0, (page_id, offset));
+        self.atomic_targets.insert(waiter.0, AtomicTarget { page: page_id, offset, overtaken: false });
         let then = AfterRelease::Atomic { home, page_id, offset, operation, waiter };
         let is_watched = self.pages.get(&page_id).is_some_and(|page| page.watched);
         let may_be_dirty = is_watched || self.written.contains(page_id);
@@ -62,13 +62,20 @@ impl Hlrc {
         ticket: Ticket,
         outcome: AtomicOutcome,
     ) -> Result<(), ProtocolError> {
-        let Some((page_id, offset)) = self.atomic_targets.remove(&ticket) else {
+        let Some(AtomicTarget { page: page_id, offset, overtaken }) = self.atomic_targets.remove(&ticket)
+        else {
             return Err(unexpected(
                 "an atomic's result only after a request",
                 format!("one for thread {ticket}"),
             ));
         };
-        if self.pages.get(&page_id).is_some_and(|page| page.valid) {
+        let is_valid = self.pages.get(&page_id).is_some_and(|page| page.valid);
+        if is_valid && overtaken {
+            // The copy may lack the word, or have a later one.
+            let mut invalidated = PageSet::new();
+            self.void(page_id, &mut invalidated);
+            self.invalidate(&invalidated);
+        } else if is_valid {
             // Our own copy would stay stale: notices of our own intervals do not invalidate it.
             self.effects.push_back(Effect::Patch { page: page_id, offset, value: outcome.current });
         }

@@ -22,6 +22,9 @@
 //! does not claim to hold the interval. Nor are they taken for writes of its own: twin and frame are made of one and the same copy,
 //! and where there is a twin, bytes of the copy that differ from it go into both.
 //!
+//! One thing more follows from not asking: a copy may overtake the reply to an atomic operation of the same node, and hold later values of the
+//! word than the reply tells. So the reply is not written into a copy that was read since the operation was asked for; the copy is dropped.
+//!
 //! Where either condition fails the page is asked for by message, as if nobody could read anything.
 
 use hiroba_base::{Access, IntervalSeq, NodeId, PageId, PageRange, PageSet, VersionVector};
@@ -108,6 +111,9 @@ impl Hlrc {
             if fetch.hinted {
                 self.prefetching_bytes -= granules * u64::from(self.limits.granule_bytes);
             }
+            // Replies come in the order in which the home acted, copies do not.
+            let under_way = self.atomic_targets.values_mut().filter(|target| target.page == page_id);
+            under_way.for_each(|target| target.overtaken = true);
             fetches.push((page_id, fetch));
         }
         self.end_fetches(fetches);
