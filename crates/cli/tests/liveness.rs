@@ -27,6 +27,13 @@ fn node(mark: &str) -> i32 {
     nodes.iter().filter(|(_, line)| is_node(line)).map(|(pid, _)| *pid).max().expect("the job runs")
 }
 
+/// Stops processes for longer than silence is borne by default, and lets them go on. It is the passing of time itself that is tried.
+fn stop_for_a_while(processes: &[i32]) {
+    processes.iter().for_each(|pid| send_to(*pid, libc::SIGSTOP));
+    std::thread::sleep(Duration::from_secs(5));
+    processes.iter().for_each(|pid| send_to(*pid, libc::SIGCONT));
+}
+
 #[test]
 fn a_node_that_is_stopped_ends_the_job() {
     let (child, mark, _directory) = job("stopped-node", &["--dead-after", "1"], "600");
@@ -42,11 +49,7 @@ fn a_node_that_is_stopped_ends_the_job() {
 #[test]
 fn without_a_limit_silence_is_borne() {
     let (child, mark, _directory) = job("borne", &["--dead-after", "0"], "2");
-    let node = node(&mark);
-    send_to(node, libc::SIGSTOP);
-    // Longer than the usual limit.
-    std::thread::sleep(Duration::from_secs(5));
-    send_to(node, libc::SIGCONT);
+    stop_for_a_while(&[node(&mark)]);
     let called = finish(child);
     assert_eq!((called.status, called.stderr.as_str()), (0, ""));
 }
@@ -60,9 +63,7 @@ fn a_launcher_that_was_stopped_takes_nobody_for_dead() {
         .map(|(pid, _)| pid)
         .collect();
     assert_eq!(launchers.len(), 2, "front and supervisor");
-    launchers.iter().for_each(|pid| send_to(*pid, libc::SIGSTOP));
-    std::thread::sleep(Duration::from_secs(5));
-    launchers.iter().for_each(|pid| send_to(*pid, libc::SIGCONT));
+    stop_for_a_while(&launchers);
     let called = finish(child);
     assert_eq!((called.status, called.stderr.as_str()), (0, ""));
 }
@@ -71,9 +72,7 @@ fn a_launcher_that_was_stopped_takes_nobody_for_dead() {
 fn a_whole_job_may_be_stopped_and_go_on() {
     let (child, mark, _directory) = job("stopped-job", &["--dead-after", "3"], "9");
     let all: Vec<i32> = marked(&mark).into_iter().map(|(pid, _)| pid).collect();
-    all.iter().for_each(|pid| send_to(*pid, libc::SIGSTOP));
-    std::thread::sleep(Duration::from_secs(5));
-    all.iter().for_each(|pid| send_to(*pid, libc::SIGCONT));
+    stop_for_a_while(&all);
     let called = finish(child);
     assert_eq!((called.status, called.stderr.as_str()), (0, ""));
 }

@@ -1,4 +1,4 @@
-//! A round trip over the fabric beside one over bare sockets, and a stream; prints both and their ratio.
+//! Round trips over the fabric, sealed and not, beside those over bare sockets, and streams; prints all and their ratios.
 //!
 //! `cargo run --release -p hiroba-fabric --example round_trip [spin|wait|stream [IP IP]]`
 //!
@@ -15,20 +15,36 @@ use hiroba_fabric::{Fabric, FabricConfig, SimCluster, SimConditions, UdpFabric};
 use hiroba_wire::control::JobKey;
 
 const ROUNDS: usize = 20_000;
+const REQUEST_BYTES: usize = 64;
 
 fn main() {
     let spin = std::env::args().nth(1).is_some_and(|argument| argument == "spin");
     if std::env::args().nth(1).is_some_and(|argument| argument == "stream") {
-        println!("stream of 1 MiB messages: {:.2} GB/s", stream());
+        streams();
         return;
     }
-    let raw = (bare(spin), bare(spin));
-    let fabric = (over_fabric(spin), over_fabric(spin));
-    let (raw, fabric) = (raw.0.min(raw.1), fabric.0.min(fabric.1));
-    println!("round trip of 64 B, median: bare {raw:.1?}, fabric {fabric:.1?}");
-    println!("ratio {:.2}", fabric.as_secs_f64() / raw.as_secs_f64());
-    println!("stream of 1 MiB messages: {:.2} GB/s", stream());
+    for answer_bytes in [REQUEST_BYTES, 4096] {
+        let best = |one: &dyn Fn() -> Duration| one().min(one());
+        let raw = best(&|| bare(spin, answer_bytes));
+        println!("64 B for {answer_bytes} B, median: bare {raw:.1?}");
+        for sealed in [false, true] {
+            let fabric = best(&|| over_fabric(spin, sealed, answer_bytes));
+            let ratio = fabric.as_secs_f64() / raw.as_secs_f64();
+            println!("  fabric, {}: {fabric:.1?}, ratio {ratio:.2}", words(sealed));
+        }
+    }
+    streams();
     simulated();
+}
+
+fn words(sealed: bool) -> &'static str {
+    if sealed { "sealed" } else { "not sealed" }
+}
+
+fn streams() {
+    for sealed in [false, true] {
+        println!("stream of 1 MiB messages, {}: {:.2} GB/s", words(sealed), stream(sealed));
+    }
 }
 
 fn median(mut samples: Vec<Duration>) -> Duration {
@@ -43,7 +59,7 @@ fn pair() -> [UdpSocket; 2] {
     })
 }
 
-fn bare(spin: bool) -> Duration {
+fn bare(spin: bool, answer_bytes: usize) -> Duration {
     let [one, other] = pair();
     one.connect(other.local_addr().expect("bound")).expect("connects");
     other.connect(one.local_addr().expect("bound")).expect("connects");
@@ -57,16 +73,16 @@ fn bare(spin: bool) -> Duration {
     };
     thread::scope(|scope| {
         scope.spawn(|| {
-            let mut room = [0; 128];
+            let mut room = vec![0; answer_bytes];
             for _ in 0..ROUNDS {
                 receive(&other, &mut room);
-                other.send(&room[..104]).expect("sends");
+                other.send(&room).expect("sends");
             }
         });
-        let mut room = [0; 128];
+        let mut room = vec![0; answer_bytes];
         let samples = (0..ROUNDS).map(|_| {
             let start = Instant::now();
-            one.send(&room[..104]).expect("sends");
+            one.send(&room[..REQUEST_BYTES]).expect("sends");
             receive(&one, &mut room);
             start.elapsed()
         });
@@ -74,7 +90,7 @@ fn bare(spin: bool) -> Duration {
     })
 }
 
-fn fabrics() -> [UdpFabric; 2] {
+fn fabrics(sealed: bool) -> [UdpFabric; 2] {
     let sockets = pair();
     let addresses: Vec<_> = sockets.iter().map(|socket| socket.local_addr().expect("bound")).collect();
     let mut node = 0;
@@ -83,7 +99,12 @@ fn fabrics() -> [UdpFabric; 2] {
         let (local, addresses) = (NodeId(node - 1), addresses.clone());
         let key = JobKey([1; 32]);
         let config = FabricConfig { local, addresses, job: 1, key, inject: None };
-        UdpFabric::open(socket.into(), config).expect("a fabric")
+        let fabric = if sealed {
+            UdpFabric::open(socket.into(), config)
+        } else {
+            UdpFabric::with_hooks(socket.into(), config, Vec::new())
+        };
+        fabric.expect("a fabric")
     })
 }
 
@@ -96,18 +117,19 @@ fn poll(fabric: &UdpFabric, spin: bool, deliver: &mut dyn FnMut(NodeId, &[u8])) 
     polled.expect("polls");
 }
 
-fn over_fabric(spin: bool) -> Duration {
-    let [one, other] = fabrics();
+fn over_fabric(spin: bool, sealed: bool, answer_bytes: usize) -> Duration {
+    let [one, other] = fabrics(sealed);
+    let answer = vec![0; answer_bytes];
     let done = AtomicBool::new(false);
-    let result = thread::scope(|scope| {
+    thread::scope(|scope| {
         scope.spawn(|| {
             while !done.load(Ordering::Relaxed) {
-                poll(&other, spin, &mut |from, bytes| other.send(from, &[bytes]));
+                poll(&other, spin, &mut |from, _| other.send(from, &[&answer]));
             }
         });
         let samples = (0..ROUNDS).map(|_| {
             let start = Instant::now();
-            one.send(NodeId(1), &[&[0; 64]]);
+            one.send(NodeId(1), &[&[0; REQUEST_BYTES]]);
             let mut answered = false;
             while !answered {
                 poll(&one, spin, &mut |_, _| answered = true);
@@ -118,14 +140,12 @@ fn over_fabric(spin: bool) -> Duration {
         done.store(true, Ordering::Relaxed);
         other.wake();
         result
-    });
-    println!("{:?}", one.statistics());
-    result
+    })
 }
 
-fn stream() -> f64 {
+fn stream(sealed: bool) -> f64 {
     const MESSAGES: usize = 1000;
-    let [one, other] = fabrics();
+    let [one, other] = fabrics(sealed);
     let message = vec![1; 1 << 20];
     let start = Instant::now();
     thread::scope(|scope| {
@@ -144,7 +164,6 @@ fn stream() -> f64 {
         }
         one.drain(Duration::from_secs(1));
     });
-    println!("{:?}", one.statistics());
     (MESSAGES << 20) as f64 / start.elapsed().as_secs_f64() / 1e9
 }
 

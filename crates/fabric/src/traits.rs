@@ -60,6 +60,14 @@ impl FabricConfig {
     }
 }
 
+/// What [`Fabric::send`] demands of its receiver.
+pub(crate) fn assert_peer(to: NodeId, local: NodeId, nodes: u16) {
+    assert!(
+        to != local && to.0 < nodes,
+        "expected a peer of node {local} among {nodes} nodes to send to, got node {to}"
+    );
+}
+
 /// A fabric could not be set up.
 #[derive(Debug, Error)]
 pub enum FabricError {

@@ -252,7 +252,8 @@ impl Runtime {
                     Some(0) => {}
                     Some(_) if from_program => self.account.add(TimeClass::Serve, began.elapsed()),
                     Some(_) => {}
-                    // It may wait for this very processor, and this thread may have the right to keep it.
+                    // It may wait for this very processor, and this thread may have the right to keep it. To be woken when the role is free
+                    // would cost the other a system call each time.
                     None => std::thread::sleep(OUT_OF_THE_WAY),
                 }
                 if program_stopped && !self.core().has_event_faults() {

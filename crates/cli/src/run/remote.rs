@@ -5,11 +5,12 @@ use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::process::CommandExt;
 use std::process::{Command, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use hiroba_wire::agent::{FROM_AGENT_BYTES_MAX, FromAgent, Greeting, ToAgent};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
-use rustix::process::{Pid, Signal, WaitOptions, WaitStatus, waitpid};
+use rustix::process::{Pid, PidfdFlags, Signal, WaitOptions, WaitStatus, pidfd_open, waitpid};
 
 use super::channel::{Channel, Closed};
 use super::hosts::PlacedHost;
@@ -40,7 +41,6 @@ const CHATTER_BYTES_MAX: usize = 64 << 10;
 const WORDS_BYTES_MAX: usize = 4 << 10;
 /// How long a command may take to end once its channel is closed, before that is told without its exit status.
 const EXIT_LIMIT: Duration = Duration::from_millis(500);
-const EXIT_INTERVAL: Duration = Duration::from_millis(2);
 
 /// How programs are started on other hosts.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -244,12 +244,14 @@ impl RemoteHost {
     ///
     /// For a command whose channel is closed: it is waited for a moment.
     pub fn last_words(&mut self) -> String {
-        let give_up = Instant::now() + EXIT_LIMIT;
-        while self.exit.is_none() && Instant::now() < give_up {
-            match waitpid(Some(self.pid), WaitOptions::NOHANG) {
-                Ok(Some((_, status))) => self.exit = Some(status),
-                Ok(None) => std::thread::sleep(EXIT_INTERVAL),
-                Err(_) => break,
+        if self.exit.is_none() {
+            if let Ok(end) = pidfd_open(self.pid, PidfdFlags::empty()) {
+                let limit = Timespec { tv_sec: 0, tv_nsec: i64::from(EXIT_LIMIT.subsec_nanos()) };
+                // Ended or not, it is asked next.
+                let _ = poll(&mut [PollFd::new(&end, PollFlags::IN)], Some(&limit));
+            }
+            if let Ok(Some((_, status))) = waitpid(Some(self.pid), WaitOptions::NOHANG) {
+                self.exit = Some(status);
             }
         }
         let before = self.words.len();

@@ -46,7 +46,7 @@ use self::ring::{Consumer, Nonsense, Producer, Taken, Unsent, fragment_bytes_max
 use self::silence::Silences;
 use crate::link::{LinkStatistics, MESSAGE_BYTES_MAX};
 use crate::receiving::{self, Deliver, Receiving, Turn, Turns};
-use crate::traits::{Capabilities, Fabric, FabricConfig, FabricError, OneSided};
+use crate::traits::{Capabilities, Fabric, FabricConfig, FabricError, OneSided, assert_peer};
 use crate::wake::WakeEvent;
 
 /// Frames taken out of one ring before the next ring's turn comes.
@@ -474,12 +474,7 @@ impl Fabric for ShmFabric {
     }
 
     fn send(&self, to: NodeId, parts: &[&[u8]]) {
-        assert!(
-            to != self.local && to.0 < self.nodes,
-            "expected a peer of node {} among {} nodes to send to, got node {to}",
-            self.local,
-            self.nodes
-        );
+        assert_peer(to, self.local, self.nodes);
         let mut message = Unsent::new(parts);
         assert!(
             message.rest() <= MESSAGE_BYTES_MAX,

@@ -38,7 +38,7 @@ use self::ticker::{TICK, Ticker};
 use self::watch::{Source, Watch};
 use crate::link::LinkStatistics;
 use crate::receiving::{self, Deliver, Receiving, Turn, Turns};
-use crate::traits::{Capabilities, Fabric, FabricConfig, FabricError};
+use crate::traits::{Capabilities, Fabric, FabricConfig, FabricError, assert_peer};
 use crate::wake::WakeEvent;
 
 /// What is read of one connection at once, in bytes; one buffer serves all connections.
@@ -467,11 +467,7 @@ impl Fabric for TcpFabric {
     }
 
     fn send(&self, to: NodeId, parts: &[&[u8]]) {
-        let Identity { local, nodes, .. } = self.identity;
-        assert!(
-            to != local && to.0 < nodes,
-            "expected a peer of node {local} among {nodes} nodes to send to, got node {to}"
-        );
+        assert_peer(to, self.identity.local, self.identity.nodes);
         let mut message = Fragments::new(parts);
         let mut outbound = self.peers[to.index()].outbound();
         outbound.messages_sent += 1;

@@ -36,7 +36,7 @@ use self::outbox::Outbox;
 use crate::hooks::{self, Hook, IncomingHooks, OutgoingHooks};
 use crate::link::{LinkConfig, LinkSet, LinkStatistics};
 use crate::receiving::{self, Deliver, Receiving, Turn, Turns, timespec};
-use crate::traits::{Capabilities, Fabric, FabricConfig, FabricError};
+use crate::traits::{Capabilities, Fabric, FabricConfig, FabricError, assert_peer};
 use crate::wake::WakeEvent;
 
 /// What we ask of the system for each socket, in bytes: every peer's full window for a dozen peers.
@@ -380,12 +380,7 @@ impl Fabric for UdpFabric {
     }
 
     fn send(&self, to: NodeId, parts: &[&[u8]]) {
-        assert!(
-            to != self.local && to.0 < self.nodes,
-            "expected a peer of node {} among {} nodes to send to, got node {to}",
-            self.local,
-            self.nodes
-        );
+        assert_peer(to, self.local, self.nodes);
         let now = self.now();
         let mut outbound = self.outbound();
         outbound.links.send(to, parts);
