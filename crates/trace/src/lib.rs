@@ -1,8 +1,11 @@
-//! The account of a run: where each node's time went and what it counted.
+//! What is known of a run afterwards: the account (where each node's time went and what it counted), and the trace (who did what
+//! when).
 //!
 //! The breakdown is that of Barli, Watanabe, Sakai and Tanaka: computing, read faults, write faults, barriers,
 //! locks, and serving others. The JSON form is part of the contract with users; fields are only ever added.
 
+mod event;
 mod statistics;
 
+pub use event::{Activity, Event, MessageKind, Record, ThreadNumber};
 pub use statistics::{Counters, NodeStatistics, RunStatistics, TimeBreakdown, Totals};
