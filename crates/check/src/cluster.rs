@@ -226,6 +226,8 @@ pub struct Cluster<E> {
     locks: FxHashMap<LockId, LockRecord>,
     /// Operations carried out at a word's home and not yet reported to the thread: turn, outcome.
     atomics: FxHashMap<Address, (u64, Vec<(u64, AtomicOutcome)>)>,
+    /// Pages whose nodes have asked to be told when threads have had time to use them.
+    holds: Vec<(NodeId, PageId)>,
     tokens: u64,
     deliveries: u64,
     steps: u64,
@@ -304,6 +306,7 @@ impl<E: Engine> Cluster<E> {
             record: options.record,
             locks: FxHashMap::default(),
             atomics: FxHashMap::default(),
+            holds: Vec::new(),
             tokens: 0,
             deliveries: 0,
             steps: 0,
@@ -367,6 +370,11 @@ impl<E: Engine> Cluster<E> {
             return Ok(true);
         }
         let thread = self.draw_thread();
+        let idle = thread.is_none() && self.network.is_empty();
+        if !self.holds.is_empty() && (idle || self.random.random_range(0..16) == 0) {
+            self.end_a_hold()?;
+            return Ok(true);
+        }
         let network_first = !self.network.is_empty()
             && (thread.is_none()
                 || self.exploring && self.random.random_range(0..16) >= self.thread_bias
@@ -382,6 +390,14 @@ impl<E: Engine> Cluster<E> {
             self.execute(thread)?;
         }
         Ok(thread.is_some())
+    }
+
+    /// Threads wait for nobody while a page is held, but nobody knows how far they come.
+    fn end_a_hold(&mut self) -> Result<(), Failure> {
+        let drawn = self.random.random_range(0..self.holds.len());
+        let (id, page) = self.holds.swap_remove(drawn);
+        self.nodes[id.index()].engine.handle_held(page);
+        self.pump(id)
     }
 
     fn is_runnable(&self, thread: &Thread) -> bool {
@@ -615,6 +631,7 @@ impl<E: Engine> Cluster<E> {
                     *turns += 1;
                 }
             }
+            Effect::Hold { page } => self.holds.push((id, page)),
             Effect::Wake { waiter, outcome } => self.wake(id, waiter, outcome)?,
             Effect::Fatal { sentence } => return Err(Failure::Fatal { node: id, sentence }),
         }

@@ -10,6 +10,8 @@ use rustc_hash::{FxHashMap, FxHashSet};
 use crate::memory::{Merge, TwinAfter};
 use crate::program::GRANULE_BYTES;
 
+pub mod sc;
+
 /// Where a mutant may meddle. Every method's default is the right thing.
 pub trait Mutation {
     /// How many threads a node's team has.

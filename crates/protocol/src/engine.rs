@@ -227,6 +227,11 @@ pub enum Effect {
         /// What to do.
         operation: AtomicOperation,
     },
+    /// Call [`Engine::handle_held`] for the page when its threads have had time to use it: a fraction of a millisecond after this.
+    Hold {
+        /// The page.
+        page: PageId,
+    },
     /// Let a waiting thread go on.
     Wake {
         /// The thread.
@@ -356,6 +361,11 @@ pub trait Engine: Send {
 
     /// The host's answer to an effect.
     fn handle_done(&mut self, done: Done);
+
+    /// The time for which the host was asked to hold a page ([`Effect::Hold`]) is over. Only engines that ask are told.
+    fn handle_held(&mut self, page: PageId) {
+        unreachable!("nobody asked to hold {page}");
+    }
 
     /// The next thing to do.
     fn poll_effect(&mut self) -> Option<Effect>;

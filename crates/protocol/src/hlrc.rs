@@ -84,7 +84,6 @@ use hiroba_base::{
 use hiroba_wire::{AtomicOperation, Collective, Knowledge, Limits, Message, PageDiff, Placement, Ticket};
 use rustc_hash::FxHashMap;
 
-use self::meetings::Team;
 use self::one_sided::Reach;
 use self::streams::Streams;
 pub use self::tracking::RESTING_AFTER_RELEASES;
@@ -94,6 +93,7 @@ use crate::cond::Conds;
 use crate::home::{HomeMap, Located};
 use crate::interval::IntervalLog;
 use crate::lock::{LockAction, Locks};
+use crate::team::Team;
 use crate::{Done, Effect, Engine, Misuse, Outcome, ProtocolError, Sync, Waiter, WriteTracking, diff};
 
 /// Diffs for one home are sent when they reach this many bytes, so that a long release overlaps with the network and no
@@ -696,7 +696,7 @@ impl Hlrc {
             timestamp: self.timestamp.clone(),
             notices: self.log.beyond(timestamp),
             epoch: self.collectives_done,
-            beyond_arrival: self.team.arrived || !self.beyond.is_empty(),
+            beyond_arrival: self.team.has_arrived() || !self.beyond.is_empty(),
         }
     }
 
@@ -704,7 +704,7 @@ impl Hlrc {
         let mut invalidated = PageSet::new();
         // The manager will count us as having seen what we tell with our arrival, so we must be able to tell it.
         let for_arrival =
-            knowledge.beyond_arrival && knowledge.epoch == self.collectives_done && !self.team.arrived;
+            knowledge.beyond_arrival && knowledge.epoch == self.collectives_done && !self.team.has_arrived();
         for notice in &knowledge.notices {
             if notice.node == self.me || notice.seq <= self.timestamp.get(notice.node) {
                 continue;
@@ -811,6 +811,10 @@ impl Hlrc {
             self.ahead.push((from, message.encode()));
             return Ok(());
         }
+        if let Some(actions) = self.locks.handle_message(from, message, &self.timestamp)? {
+            self.carry_out(actions);
+            return Ok(());
+        }
         match message {
             Message::PageRequest { page, needed } => {
                 self.handle_home_request(*page, needed, HomeRequest::Page(from));
@@ -820,30 +824,6 @@ impl Hlrc {
             }
             Message::PagesReply { copies, content } => self.handle_pages_reply(copies, content)?,
             Message::Diffs { seq, last, diffs } => self.handle_diffs(from, *seq, *last, diffs)?,
-            Message::LockRequest { lock, timestamp } => {
-                let action = self.locks.handle_request(*lock, from, timestamp.clone(), false);
-                self.carry_out(action);
-            }
-            Message::LockTry { lock, timestamp } => {
-                let action = self.locks.handle_request(*lock, from, timestamp.clone(), true);
-                self.carry_out(action);
-            }
-            Message::LockForward { lock, requester, timestamp } => {
-                let action = self.locks.handle_forward(*lock, *requester, timestamp.clone())?;
-                self.carry_out(action);
-            }
-            Message::LockTryForward { lock, requester, timestamp } => {
-                let actions = self.locks.handle_try_forward(*lock, *requester, timestamp.clone());
-                self.carry_out(actions);
-            }
-            Message::LockTryOutcome { lock, requester, granted } => {
-                let actions = self.locks.handle_try_outcome(*lock, *requester, *granted);
-                self.carry_out(actions);
-            }
-            Message::LockTryRefused { lock } => {
-                let actions = self.locks.handle_try_refused(*lock, &self.timestamp)?;
-                self.carry_out(actions);
-            }
             Message::LockGrant { knowledge, .. } | Message::Publish { knowledge }
                 if self.comes_early(knowledge) =>
             {
@@ -894,6 +874,7 @@ impl Hlrc {
             | Message::Alive => {
                 return Err(unexpected("a message of the protocol", "one for the host".to_owned()));
             }
+            _ => return Err(unexpected("a message of home-based LRC", "another".to_owned())),
         }
         Ok(())
     }
@@ -909,8 +890,7 @@ impl Engine for Hlrc {
     }
 
     fn set_team(&mut self, threads: u32) {
-        assert!(self.team.gathered.is_empty(), "a team changes between collectives");
-        self.team.size = threads;
+        self.team.set_size(threads);
     }
 
     fn home_of(&self, page: PageId) -> Option<NodeId> {

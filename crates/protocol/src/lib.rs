@@ -5,7 +5,7 @@
 //! read no clock and touch no page: the same engine runs in a process per node and in a simulated cluster inside
 //! one thread.
 //!
-//! Each protocol is one file that can be read beside its paper: start with [`hlrc`].
+//! Each protocol is one file that can be read beside its paper: start with [`hlrc`], or with [`sc`], the oldest.
 
 pub mod barrier;
 pub mod cond;
@@ -16,6 +16,8 @@ pub mod home;
 pub mod interval;
 pub mod lock;
 pub mod races;
+pub mod sc;
+pub mod team;
 
 pub use engine::{
     Done, Effect, Engine, Misuse, NewContent, Outcome, PageToSend, ProtocolError, ReadOutcome, Sync, Waiter,

@@ -115,6 +115,35 @@ impl Locks {
         self.local.get(&lock).is_some_and(|local| local.holder == Some(waiter))
     }
 
+    /// A message about a lock other than its grant, which brings more than the lock; `None` when it is none.
+    pub fn handle_message(
+        &mut self,
+        from: NodeId,
+        message: &Message<'_>,
+        seen: &VectorTimestamp,
+    ) -> Result<Option<Vec<LockAction>>, ProtocolError> {
+        let actions = match message {
+            Message::LockRequest { lock, timestamp } => {
+                self.handle_request(*lock, from, timestamp.clone(), false).into_iter().collect()
+            }
+            Message::LockTry { lock, timestamp } => {
+                self.handle_request(*lock, from, timestamp.clone(), true).into_iter().collect()
+            }
+            Message::LockForward { lock, requester, timestamp } => {
+                self.handle_forward(*lock, *requester, timestamp.clone())?.into_iter().collect()
+            }
+            Message::LockTryForward { lock, requester, timestamp } => {
+                self.handle_try_forward(*lock, *requester, timestamp.clone()).into()
+            }
+            Message::LockTryOutcome { lock, requester, granted } => {
+                self.handle_try_outcome(*lock, *requester, *granted)
+            }
+            Message::LockTryRefused { lock } => self.handle_try_refused(*lock, seen)?,
+            _ => return Ok(None),
+        };
+        Ok(Some(actions))
+    }
+
     /// A thread wants the lock.
     pub fn acquire(
         &mut self,

@@ -336,6 +336,42 @@ pub enum Message<'a> {
         /// Its bytes.
         bytes: &'a [u8],
     },
+    /// Single writer: to the page's manager, or to whom the sender takes for its owner: send `requester` a copy.
+    CopyRequest {
+        /// The page.
+        page: PageId,
+        /// Who wants the copy: the sender, unless it passes the request on.
+        requester: NodeId,
+    },
+    /// Single writer: to the page's manager: make the sender the owner.
+    OwnershipRequest {
+        /// The page.
+        page: PageId,
+    },
+    /// Single writer: from the manager to the owner, or to who will be it next: hand the page to `requester` next.
+    OwnershipForward {
+        /// The page.
+        page: PageId,
+        /// The next owner.
+        requester: NodeId,
+    },
+    /// Single writer: from the owner to the next one, behind the page's content if the receiver has no copy of it.
+    Ownership {
+        /// The page.
+        page: PageId,
+        /// Who has copies of it besides the receiver.
+        copyset: Vec<NodeId>,
+    },
+    /// Single writer: from the owner to the holder of a copy: give it up, and say so.
+    InvalidateCopy {
+        /// The page.
+        page: PageId,
+    },
+    /// Single writer: to the owner: the copy is given up.
+    CopyInvalidated {
+        /// The page.
+        page: PageId,
+    },
     /// Nothing but a sign of life, to a node of another host: a network that is cut is noticed though nobody needs it.
     Alive,
 }
@@ -388,6 +424,17 @@ impl<'a> Message<'a> {
                 limits.timestamp(timestamp)
             }
             Message::LockTryOutcome { requester, .. } => limits.node(*requester),
+            Message::CopyRequest { page, requester } | Message::OwnershipForward { page, requester } => {
+                limits.page(*page)?;
+                limits.node(*requester)
+            }
+            Message::OwnershipRequest { page }
+            | Message::InvalidateCopy { page }
+            | Message::CopyInvalidated { page } => limits.page(*page),
+            Message::Ownership { page, copyset } => {
+                limits.page(*page)?;
+                copyset.iter().try_for_each(|node| limits.node(*node))
+            }
             Message::WrittenPages { seq, timestamp, pages, .. } => {
                 limits.seq(*seq)?;
                 limits.timestamp(timestamp)?;
@@ -538,6 +585,8 @@ mod tests {
                 needed: version,
             },
             Message::ProgramData { identity: 9, offset: 1, bytes: &[1, 2, 3] },
+            Message::Ownership { page: PageId(3), copyset: vec![NodeId(0), NodeId(3)] },
+            Message::CopyRequest { page: PageId(3), requester: NodeId(1) },
         ]
     }
 
@@ -592,6 +641,8 @@ mod tests {
             Message::Diffs { seq: 0, last: false, diffs: vec![] },
             Message::LockRequest { lock: LockId(0), timestamp: VectorTimestamp::new(5) },
             Message::LockTryOutcome { lock: LockId(0), requester: NodeId(9), granted: true },
+            Message::Ownership { page: PageId(3), copyset: vec![NodeId(4)] },
+            Message::OwnershipForward { page: PageId(100), requester: NodeId(1) },
             Message::AtomicRequest {
                 ticket: 0,
                 page: PageId(1),
@@ -619,7 +670,7 @@ mod tests {
         }
 
         #[test]
-        fn mutated_messages_never_panic(which in 0usize..10, at in any::<prop::sample::Index>(), value in any::<u8>(), cut in any::<prop::sample::Index>()) {
+        fn mutated_messages_never_panic(which in 0usize..12, at in any::<prop::sample::Index>(), value in any::<u8>(), cut in any::<prop::sample::Index>()) {
             let mut bytes = samples()[which].encode();
             let position = at.index(bytes.len());
             bytes[position] = value;

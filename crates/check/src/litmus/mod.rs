@@ -13,8 +13,11 @@ use crate::program::{Address, Instruction, Program, Region, Register, Script};
 mod bulk;
 mod one_sided;
 mod pages;
+mod sequential;
 mod threads;
 mod tracking;
+
+pub use sequential::sequential;
 
 /// A judgement of an outcome.
 pub type Predicate = Box<dyn Fn(&Ended) -> bool>;

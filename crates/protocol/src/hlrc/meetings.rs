@@ -1,33 +1,16 @@
-//! Collectives: the team of threads that makes a node's calls, arrival and departure along the tree of nodes
-//! ([`crate::barrier`]), and what crosses them.
+//! Collectives: arrival and departure along the tree of nodes ([`crate::barrier`]), and what crosses them.
 
 use hiroba_base::{NodeId, PageId, VectorTimestamp};
 use hiroba_wire::{Collective, Knowledge, Message};
 
 use super::{AfterRelease, Hlrc, unexpected};
-use crate::barrier::{self, Arrival, Meeting};
+use crate::barrier::{Arrival, Meeting};
 use crate::interval::IntervalLog;
-use crate::{Effect, Misuse, Outcome, ProtocolError, Waiter};
-
-/// The threads that make this node's collective calls, and which of them have come to the next one.
-#[derive(Debug)]
-pub(super) struct Team {
-    pub(super) size: u32,
-    pub(super) gathered: Vec<Waiter>,
-    meets: Option<Collective>,
-    /// The node has arrived, and waits for the others.
-    pub(super) arrived: bool,
-}
-
-impl Team {
-    /// The program's first thread alone.
-    pub(super) fn of_one() -> Team {
-        Team { size: 1, gathered: Vec::new(), meets: None, arrived: false }
-    }
-}
+use crate::team::Gathered;
+use crate::{Effect, Outcome, ProtocolError, Waiter};
 
 impl Hlrc {
-    /// Arranges the nodes in a tree with up to `below_max` nodes below each, instead of [`barrier::BELOW_MAX`]: for tests.
+    /// Arranges the nodes in a tree with up to `below_max` nodes below each, instead of [`BELOW_MAX`](crate::barrier::BELOW_MAX): for tests.
     pub fn meeting_below(mut self, below_max: u16) -> Hlrc {
         self.meeting = Meeting::new(self.me, self.meeting.tree().narrowed(below_max));
         self
@@ -35,31 +18,11 @@ impl Hlrc {
 
     /// A thread has come to a collective; the node arrives with the last thread of its team.
     pub(super) fn gather(&mut self, collective: Collective, waiter: Waiter) {
-        let team = &mut self.team;
-        let meets = *team.meets.get_or_insert(collective);
-        let refusal = if team.arrived {
-            Some(Misuse::CollectiveTwice(barrier::name(meets)))
-        } else if collective == Collective::Leave {
-            self.locks.any_held().map(Misuse::StillHeld)
-        } else {
-            None
-        };
-        if let Some(misuse) = refusal {
-            return self.wake(waiter, Outcome::Misuse(misuse));
-        }
-        if meets != collective {
-            let (first, second) = (barrier::describe(meets), barrier::describe(collective));
-            let sentence = format!(
-                "a thread came to {second} while another one of its node waits in {first}; inside hiroba_run every thread \
-                 must make the same collective calls in the same order"
-            );
-            self.effects.push_back(Effect::Fatal { sentence });
-            return;
-        }
-        team.gathered.push(waiter);
-        if team.gathered.len() >= team.size as usize {
-            team.arrived = true;
-            self.begin_release(AfterRelease::Arrive(collective));
+        match self.team.gather(collective, waiter, self.locks.any_held()) {
+            Gathered::Waiting => {}
+            Gathered::All => self.begin_release(AfterRelease::Arrive(collective)),
+            Gathered::Refused(misuse) => self.wake(waiter, Outcome::Misuse(misuse)),
+            Gathered::Mismatch(sentence) => self.effects.push_back(Effect::Fatal { sentence }),
         }
     }
 
@@ -108,7 +71,7 @@ impl Hlrc {
         collective: Collective,
         news: &Knowledge,
     ) -> Result<(), ProtocolError> {
-        if !self.team.arrived
+        if !self.team.has_arrived()
             || epoch != self.collectives_done
             || from != self.meeting.tree().above(self.me).unwrap_or(self.me)
         {
@@ -129,8 +92,7 @@ impl Hlrc {
         // Everybody has seen every interval up to here: nobody will ask for these notices again.
         self.log.forget_through(&knowledge.timestamp);
         self.beyond = IntervalLog::new(self.limits.nodes);
-        (self.team.arrived, self.team.meets) = (false, None);
-        for waiter in std::mem::take(&mut self.team.gathered) {
+        for waiter in self.team.disperse() {
             self.wake(waiter, Outcome::Collective(collective));
         }
         for (from, bytes) in std::mem::take(&mut self.early) {
