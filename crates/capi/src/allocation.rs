@@ -71,9 +71,7 @@ pub struct HirobaOptions {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn hiroba_alloc_with(bytes: usize, options: *const HirobaOptions) -> *mut c_void {
     let call = "hiroba_alloc_with";
-    if Runtime::get().is_none() {
-        return outside(call);
-    }
+    let Some(runtime) = Runtime::get() else { return outside(call) };
     if options.is_null() {
         return allocate(call, bytes, Placement::Block, None);
     }
@@ -82,11 +80,12 @@ pub unsafe extern "C" fn hiroba_alloc_with(bytes: usize, options: *const HirobaO
     if !options.protocol.is_null() {
         // SAFETY: the caller passes NULL or a C string, and it is not NULL.
         let protocol = unsafe { CStr::from_ptr(options.protocol) };
-        if protocol != c"hlrc" {
+        let ours = runtime.protocol();
+        if protocol.to_bytes() != ours.as_bytes() {
             let got = protocol.to_string_lossy();
             return null(
                 libc::ENOTSUP,
-                &format!("{call}: expected the job's protocol, hlrc, for the region, got {got}"),
+                &format!("{call}: expected the job's protocol, {ours}, for the region, got {got}"),
             );
         }
     }

@@ -196,7 +196,7 @@ struct RunArguments {
     /// Threads that hiroba_run starts on each node, 1 to 256
     #[arg(short, value_name = "THREADS", default_value = "1", allow_hyphen_values = true)]
     threads_per_node: String,
-    /// Coherence protocol; only hlrc (home-based lazy release consistency) so far
+    /// Coherence protocol: hlrc (home-based lazy release consistency) or sc (sequential consistency)
     #[arg(long, value_name = "PROTOCOL", default_value = "hlrc")]
     protocol: String,
     /// What carries the messages: udp, tcp or shm (between processes of one machine)
@@ -377,13 +377,23 @@ fn check_run(given: RunArguments) -> Result<RunOptions, Failure> {
             given.fabric
         )));
     }
+    if given.protocol == "sc" && given.write_tracking.as_deref() == Some("async") {
+        return Err(Failure::new(
+            "--protocol sc needs every first store to fault, so it goes with --write-tracking fault only; leave --write-tracking out",
+        ));
+    }
+    if given.protocol == "sc" && given.races {
+        return Err(Failure::new(
+            "--races holds the intervals of release consistency against each other, and --protocol sc has none; use --protocol hlrc",
+        ));
+    }
     let mut program = given.program.into_iter();
     let (statistics_table, statistics_json) = check_statistics(given.stats)?;
     Ok(RunOptions {
         nodes,
         nodes_asked,
         threads_per_node,
-        protocol: check_choice("protocol", given.protocol, &["hlrc"], PROTOCOLS_LATER)?,
+        protocol: check_choice("protocol", given.protocol, &["hlrc", "sc"], PROTOCOLS_LATER)?,
         fabric: check_fabric(given.fabric)?,
         page_size: check_page_size(&given.page_size)?,
         fault_source: check_fault_source(given.fault_source.as_deref())?,
@@ -465,7 +475,7 @@ fn check_plan(given: &str) -> Result<Command, Failure> {
 
 const NO_PROGRAM: &str =
     "expected a program to run, as in 'hiroba run -n 4 ./program'; see 'hiroba run --help'";
-const PROTOCOLS_LATER: &[&str] = &["sc", "erc-invalidate", "erc-update", "lrc", "aurc", "adaptive"];
+const PROTOCOLS_LATER: &[&str] = &["erc-invalidate", "erc-update", "lrc", "aurc", "adaptive"];
 
 /// The most program threads a node.
 const THREADS_MAX: u16 = 256;

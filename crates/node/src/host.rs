@@ -3,8 +3,9 @@
 //! Everything here runs with the core's lock held and signals held back, and touches shared pages through the
 //! runtime's view alone, which never faults.
 
+use std::collections::VecDeque;
 use std::sync::atomic::Ordering::{self, Relaxed};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use hiroba_base::{Access, NodeId, PageId, PageRange, PageSet, PageSize};
 use hiroba_memory::{FaultSource, Twins};
@@ -30,7 +31,16 @@ pub(crate) struct Core {
     message: Vec<u8>,
     /// Faults that came as events, which are over when access to the granule is given.
     event_faults: Vec<EventFault>,
+    /// Pages that are held, the longest first, and until when. No more than have been asked for in that time.
+    holds: VecDeque<(Instant, PageId)>,
 }
+
+/// How long a page stays that somebody has waited for: long enough for that thread, which is awake, to come back from its fault and
+/// touch the page, and no longer, as others wait for it.
+const HOLD: Duration = Duration::from_micros(50);
+
+/// The same where the thread must first be woken, or given a processor.
+const HOLD_FOR_SLEEPERS: Duration = Duration::from_micros(100);
 
 /// Since when which thread waits for a granule, for the account.
 pub(crate) struct EventFault {
@@ -51,7 +61,25 @@ impl Core {
             changed_lines: Vec::new(),
             message: Vec::new(),
             event_faults: Vec::new(),
+            holds: VecDeque::new(),
         }
+    }
+
+    /// Tells the engine of pages that have been held long enough, as far as that is so.
+    pub(crate) fn end_holds(&mut self) {
+        if self.holds.is_empty() {
+            return;
+        }
+        let now = Instant::now();
+        while let Some((_, page)) = self.holds.pop_front_if(|(until, _)| *until <= now) {
+            self.engine.handle_held(page);
+        }
+    }
+
+    /// How long until the next hold ends, if anything waits for that.
+    pub(crate) fn next_hold_ends_in(&self) -> Option<Duration> {
+        let (until, _) = self.holds.front()?;
+        self.engine.waits_for_holds().then(|| until.saturating_duration_since(Instant::now()))
     }
 
     /// A fault came as an event; it is over when the page's access is given.
@@ -77,6 +105,9 @@ impl Runtime {
             self.carry_out(core, effect, received);
         }
         self.tell_written(core);
+        if let Some(wait) = core.next_hold_ends_in() {
+            self.service().look_up_after(wait);
+        }
         if !core.freed_early.is_empty() {
             self.free_what_waited(core);
         }
@@ -169,9 +200,15 @@ impl Runtime {
                 core.twins.patch(page, offset as usize, &outcome.current.to_ne_bytes());
                 core.engine.handle_done(Done::Atomic { outcome });
             }
+            Effect::Hold { page } => core.holds.push_back((Instant::now() + self.hold(), page)),
             Effect::Wake { waiter, outcome } => self.threads.get(waiter).answer(Answer::Engine(outcome)),
             Effect::Fatal { sentence } => self.fatal(&sentence),
         }
+    }
+
+    fn hold(&self) -> Duration {
+        let wakes_by_itself = self.shields_system_calls(); // its fault is a signal to itself
+        if wakes_by_itself && self.patience.stays_awake() { HOLD } else { HOLD_FOR_SLEEPERS }
     }
 
     fn protect(&self, core: &mut Core, pages: PageRange, access: Access) {

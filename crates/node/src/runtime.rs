@@ -11,6 +11,7 @@ use hiroba_memory::fault::{
 };
 use hiroba_memory::{ForkGuard, MemoryConfig, MemoryError, SharedMemory, Twins};
 use hiroba_protocol::hlrc::Hlrc;
+use hiroba_protocol::sc::Sc;
 use hiroba_protocol::{Engine, Misuse, Outcome, Sync, Waiter, WriteTracking};
 use hiroba_trace::NodeStatistics;
 use hiroba_wire::control::{FaultSourceChoice, JobDescription, ToLauncher, ToNode, WriteTrackingChoice};
@@ -45,6 +46,7 @@ pub struct Runtime {
     pub(crate) me: NodeId,
     nodes: u16,
     pub(crate) limits: Limits,
+    protocol: Protocol,
     /// Tells this process from its forked children.
     forks: ForkGuard,
     pub(crate) layout: Layout,
@@ -158,6 +160,7 @@ impl Runtime {
             looks_for_races: false,
             cores_suffice: true,
             low_latency: false,
+            protocol: Protocol::Hlrc,
         })
     }
 
@@ -166,7 +169,7 @@ impl Runtime {
             Some(ToNode::Job(job)) => job,
             _ => std::process::exit(125), // the launcher is gone
         };
-        check_job(&job)?;
+        let protocol = check_job(&job)?;
         let nodes = job.addresses.len() as u16;
         let memory = Arc::new(fabrics::reserve_memory(&job)?);
         let page_size = default_page_size(&memory, job.page_size)?;
@@ -176,7 +179,7 @@ impl Runtime {
             faults = Some(if job.races {
                 open_faults_for_races(job.fault_source, &memory)?
             } else {
-                open_faults(job.fault_source, job.write_tracking, &memory)?
+                open_faults(job.fault_source, protocol.tracking(job.write_tracking), &memory)?
             });
             fabric = Some(fabrics::open(&job)?);
         }
@@ -195,6 +198,7 @@ impl Runtime {
             looks_for_races: job.races,
             cores_suffice: do_cores_suffice(&job),
             low_latency: job.low_latency,
+            protocol,
         })
     }
 
@@ -212,6 +216,7 @@ impl Runtime {
             looks_for_races,
             cores_suffice,
             low_latency,
+            protocol,
         } = parts;
         let granule_bytes = memory.granule().bytes() as u32;
         let limits = Limits { nodes, region_granules: memory.granules(), granule_bytes };
@@ -220,23 +225,30 @@ impl Runtime {
             Some(hiroba_memory::WriteTracking::Async) => WriteTracking::Async,
             _ => WriteTracking::Fault,
         };
-        let mut engine = Hlrc::new(me, limits, tracking);
         let looks_for_races = looks_for_races && nodes > 1;
-        if looks_for_races {
-            engine = engine.looking_for_races();
-        } else if let Some(one_sided) = fabric.as_deref().and_then(|fabric| fabric.one_sided()) {
-            engine = engine.reading_from(NodeId::all(nodes).filter(|node| one_sided.reaches(*node)));
-        }
+        let mut engine: Box<dyn Engine> = match protocol {
+            Protocol::Sc => Box::new(Sc::new(me, limits, tracking)),
+            Protocol::Hlrc if looks_for_races => {
+                Box::new(Hlrc::new(me, limits, tracking).looking_for_races())
+            }
+            Protocol::Hlrc => {
+                let one_sided = fabric.as_deref().and_then(|fabric| fabric.one_sided());
+                let within_reach = NodeId::all(nodes)
+                    .filter(|node| one_sided.is_some_and(|one_sided| one_sided.reaches(*node)));
+                Box::new(Hlrc::new(me, limits, tracking).reading_from(within_reach))
+            }
+        };
         for node in NodeId::all(nodes) {
             engine.add_region(layout.arena(node), page_size, Placement::On(node));
         }
         let races = looks_for_races.then(Races::default);
-        let core = Core::new(Box::new(engine), Twins::new(memory.clone()), races);
+        let core = Core::new(engine, Twins::new(memory.clone()), races);
         let heap = Heap::new(me, &memory, layout.arena(me), page_size);
         Ok(Runtime {
             me,
             nodes,
             limits,
+            protocol,
             forks: ForkGuard::new()?,
             layout,
             memory,
@@ -318,6 +330,11 @@ impl Runtime {
     /// Threads that `hiroba_run` uses on each node.
     pub fn threads_per_node(&self) -> u32 {
         self.threads_per_node
+    }
+
+    /// The job's protocol, as on the command line.
+    pub fn protocol(&self) -> &'static str {
+        self.protocol.name()
     }
 
     /// The coherence unit of regions that do not choose their own.
@@ -420,6 +437,36 @@ struct Parts {
     /// Every program thread of this machine's part of the job has a core of its own.
     cores_suffice: bool,
     low_latency: bool,
+    protocol: Protocol,
+}
+
+/// The protocols that a node can run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Protocol {
+    Sc,
+    Hlrc,
+}
+
+impl Protocol {
+    fn named(name: &str) -> Option<Protocol> {
+        [Protocol::Sc, Protocol::Hlrc].into_iter().find(|protocol| protocol.name() == name)
+    }
+
+    fn name(self) -> &'static str {
+        match self {
+            Protocol::Sc => "sc",
+            Protocol::Hlrc => "hlrc",
+        }
+    }
+
+    /// How writes must be tracked, where the protocol leaves no choice.
+    fn tracking(self, asked: WriteTrackingChoice) -> WriteTrackingChoice {
+        match self {
+            // A store to a copy must fault before it is done.
+            Protocol::Sc => WriteTrackingChoice::Fault,
+            Protocol::Hlrc => asked,
+        }
+    }
 }
 
 /// Whether there is a core for each program thread of the nodes that share these.
@@ -461,7 +508,7 @@ pub fn preflight(
     Ok(())
 }
 
-fn check_job(job: &JobDescription) -> Result<(), NodeError> {
+fn check_job(job: &JobDescription) -> Result<Protocol, NodeError> {
     let ours = env!("CARGO_PKG_VERSION");
     let unknown = |what, known, got: &str| NodeError::Unknown { what, known, got: got.to_owned() };
     if job.version != ours {
@@ -470,10 +517,7 @@ fn check_job(job: &JobDescription) -> Result<(), NodeError> {
     if job.build != crate::BUILD {
         return Err(NodeError::Build { ours: crate::BUILD, theirs: job.build.clone() });
     }
-    match job.protocol.as_str() {
-        "hlrc" => Ok(()),
-        protocol => Err(unknown("protocol", "hlrc", protocol)),
-    }
+    Protocol::named(&job.protocol).ok_or_else(|| unknown("protocol", "hlrc or sc", &job.protocol))
 }
 
 fn open_faults(
@@ -531,6 +575,7 @@ impl Runtime {
     pub(crate) fn tell(&self, act: impl FnOnce(&mut Core)) {
         let _signals = SignalsHeld::hold();
         let mut core = self.core();
+        core.end_holds();
         act(&mut core);
         self.carry_out_all(&mut core);
     }

@@ -17,6 +17,9 @@ use hiroba_wire::Message;
 use hiroba_wire::control::{ToLauncher, ToNode};
 use rustix::event::{Timespec, epoll};
 use rustix::thread::{CpuSet, Pid};
+use rustix::time::{
+    Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, timerfd_create, timerfd_settime,
+};
 
 use crate::NodeError;
 use crate::account::TimeClass;
@@ -29,6 +32,7 @@ use crate::waits::REPORT_EVERY;
 const FABRIC: u64 = 1;
 const CONTROL: u64 = 2;
 const FAULTS: u64 = 3;
+const HOLDS: u64 = 4;
 
 /// The thread looks up this often at least: a thread that sent something and computes on relies on it for the
 /// fabric's timers.
@@ -52,6 +56,8 @@ pub(crate) struct Service {
     /// The service thread shall run before ordinary threads, if it may.
     runs_first: bool,
     close_noticed: (Mutex<()>, Condvar),
+    /// Becomes ready when a page that somebody waits for has been held long enough.
+    hold_timer: OwnedFd,
 }
 
 pub(crate) fn timespec(duration: Duration) -> Timespec {
@@ -74,14 +80,32 @@ impl Service {
             epoll::add(&epoll, control.as_fd(), epoll::EventData::new_u64(CONTROL), epoll::EventFlags::IN)
                 .map_err(system)?;
         }
+        let flags = TimerfdFlags::CLOEXEC | TimerfdFlags::NONBLOCK;
+        let hold_timer = timerfd_create(TimerfdClockId::Monotonic, flags).map_err(system)?;
+        epoll::add(&epoll, &hold_timer, epoll::EventData::new_u64(HOLDS), epoll::EventFlags::IN)
+            .map_err(system)?;
         Ok(Service {
             epoll,
+            hold_timer,
             polling: Mutex::new(0),
             thread: OnceLock::new(),
             processor: AtomicI64::new(-1),
             runs_first,
             close_noticed: (Mutex::new(()), Condvar::new()),
         })
+    }
+
+    /// The service thread shall see to held pages after this time.
+    pub(crate) fn look_up_after(&self, wait: Duration) {
+        // Zero would switch the timer off.
+        let it_value = timespec(wait.max(Duration::from_nanos(1)));
+        let once = Itimerspec { it_interval: timespec(Duration::ZERO), it_value };
+        // It cannot fail for a timer and a valid time; if it did, the next message would end the hold.
+        let _ = timerfd_settime(&self.hold_timer, TimerfdTimerFlags::empty(), &once);
+    }
+
+    fn quiet_hold_timer(&self) {
+        let _ = rustix::io::read(&self.hold_timer, &mut [0; 8]);
     }
 
     /// A program thread polls the fabric from now on.
@@ -229,6 +253,10 @@ impl Runtime {
             if is_ready(CONTROL) && self.hear_launcher() {
                 return;
             }
+            if is_ready(HOLDS) {
+                self.service().quiet_hold_timer();
+                self.tell(|_| {}); // which ends holds first
+            }
             if is_ready(FAULTS)
                 && let Some(events) = events
             {
@@ -244,7 +272,8 @@ impl Runtime {
                 let stays_awake = program_stopped && self.patience.stays_awake();
                 spin_until = stays_awake.then(|| Instant::now() + SPIN);
             }
-            let timers_due = ready.is_empty() && !spins;
+            // What ended holds may have left behind is due as well.
+            let timers_due = (ready.is_empty() && !spins) || is_ready(HOLDS);
             if self.has_fabric() && (timers_due || program_stopped || is_ready(FABRIC)) {
                 let from_program = self.account.is_computing() && !program_stopped;
                 let began = Instant::now();

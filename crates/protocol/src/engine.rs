@@ -362,6 +362,12 @@ pub trait Engine: Send {
     /// The host's answer to an effect.
     fn handle_done(&mut self, done: Done);
 
+    /// Whether anything waits for a page that the host holds ([`Effect::Hold`]): if not, the host need not hurry to say that the time
+    /// is over.
+    fn waits_for_holds(&self) -> bool {
+        false
+    }
+
     /// The time for which the host was asked to hold a page ([`Effect::Hold`]) is over. Only engines that ask are told.
     fn handle_held(&mut self, page: PageId) {
         unreachable!("nobody asked to hold {page}");

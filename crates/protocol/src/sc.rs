@@ -47,7 +47,7 @@
 
 use std::collections::{BTreeSet, VecDeque};
 
-use hiroba_base::{Access, LockId, NodeId, PageId, PageRange, PageSize, VectorTimestamp};
+use hiroba_base::{Access, LockId, NodeId, PageId, PageRange, PageSet, PageSize, VectorTimestamp};
 use hiroba_wire::{AtomicOperation, Collective, Knowledge, Limits, Message, PageCopy, Placement};
 use rustc_hash::FxHashMap;
 
@@ -77,6 +77,8 @@ pub struct Sc {
     collectives_done: u64,
     team: Team,
     meeting: Meeting,
+    /// Held pages that somebody waits for.
+    contended: PageSet,
     /// Threads whose atomic operations the host is carrying out, in order.
     operating: VecDeque<Waiter>,
     /// Grants from nodes that have left a collective whose departure has yet to come here. At most one for each lock asked for.
@@ -151,6 +153,7 @@ impl Sc {
             collectives_done: 0,
             team: Team::of_one(),
             meeting: Meeting::new(me, Tree::of(nodes)),
+            contended: PageSet::new(),
             operating: VecDeque::new(),
             early: Vec::new(),
             ahead: Vec::new(),
@@ -243,7 +246,13 @@ impl Sc {
         }
         self.satisfy(page_id);
         let page = self.page(page_id);
-        if page.held || page.invalidating > 0 {
+        if page.held {
+            if !page.queue.is_empty() || page.give_up_for.is_some() {
+                self.contended.insert(page_id);
+            }
+            return;
+        }
+        if page.invalidating > 0 {
             return;
         }
         self.give_copy_up(page_id);
@@ -341,7 +350,9 @@ impl Sc {
             return;
         }
         if let Some(owner) = page.give_up_for.take() {
-            self.protect(page_id, Access::None);
+            self.page(page_id).access = Access::None;
+            let span = self.locate(page_id).span();
+            self.effects.push_back(Effect::Invalidate { span, pages: 1 });
             self.send(owner, &Message::CopyInvalidated { page: page_id });
         }
     }
@@ -768,7 +779,12 @@ impl Engine for Sc {
 
     fn handle_held(&mut self, page: PageId) {
         self.page(page).held = false;
+        self.contended.remove(page);
         self.settle(page);
+    }
+
+    fn waits_for_holds(&self) -> bool {
+        !self.contended.is_empty()
     }
 
     fn poll_effect(&mut self) -> Option<Effect> {

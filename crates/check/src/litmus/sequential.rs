@@ -126,7 +126,19 @@ fn one_page() -> Vec<Litmus> {
             "two loads of one word see its values in their order",
             Program::new(
                 2,
-                [vec![store(Y, 1), store(Y, 2)], vec![], vec![load(Y, 0), load(Y, 1), load(Y, 2)]],
+                [
+                    vec![store(Y, 1), add(8, 1), jump_unless(8, 60, 1), store(Y, 2)],
+                    vec![],
+                    vec![
+                        load(Y, 0),
+                        add(8, 1),
+                        jump_unless(8, 30, 1),
+                        load(Y, 1),
+                        add(9, 1),
+                        jump_unless(9, 30, 4),
+                        load(Y, 2),
+                    ],
+                ],
             ),
         )
         .racy()

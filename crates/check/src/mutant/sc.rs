@@ -95,9 +95,12 @@ enum Reason {
 }
 
 fn reason(lowered: &Effect, next: &Effect, limits: &Limits) -> Reason {
-    let Effect::Protect { access: left, .. } = lowered else { return Reason::Other };
+    let left = match lowered {
+        Effect::Protect { access, .. } => *access,
+        _ => Access::None,
+    };
     match next {
-        Effect::SendPages { .. } if *left == Access::Read => Reason::Shares,
+        Effect::SendPages { .. } if left == Access::Read => Reason::Shares,
         Effect::SendPages { .. } => Reason::HandsOver,
         Effect::Send { message, .. } => match Message::decode(message, limits) {
             Ok(Message::CopyInvalidated { .. }) => Reason::GivesUp,
@@ -140,7 +143,7 @@ impl Mutation for Planted {
         }
         match (self.mutant, effect) {
             // A loss of access always has a message behind it.
-            (_, effect @ Effect::Protect { access: Access::None, .. }) => {
+            (_, effect @ (Effect::Protect { access: Access::None, .. } | Effect::Invalidate { .. })) => {
                 self.lowered.insert(node, effect);
             }
             (
