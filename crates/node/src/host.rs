@@ -170,6 +170,7 @@ impl Runtime {
                 core.engine.handle_done(Done::Atomic { outcome });
             }
             Effect::Wake { waiter, outcome } => self.threads.get(waiter).answer(Answer::Engine(outcome)),
+            Effect::Tell(_) => {}
             Effect::Fatal { sentence } => self.fatal(&sentence),
         }
     }
