@@ -133,13 +133,14 @@ fn messages_pair(nodes: &[Vec<Record>]) {
 fn turns_are_numbered(nodes: &[Vec<Record>]) {
     let mut acquired: BTreeMap<LockId, Vec<u64>> = BTreeMap::new();
     let mut released = acquired.clone();
-    let mut words: BTreeMap<(PageId, u32), Vec<(u64, u64, u64)>> = BTreeMap::new();
+    let mut words: BTreeMap<(PageId, u32), BTreeMap<u64, (u64, u64)>> = BTreeMap::new();
     for record in nodes.iter().flatten() {
         match record.event {
             Event::Acquired { lock, turn } => acquired.entry(lock).or_default().push(turn),
             Event::Released { lock, turn } => released.entry(lock).or_default().push(turn),
             Event::Atomic { page, offset, turn, previous, current } => {
-                words.entry((page, offset)).or_default().push((turn, previous, current));
+                let word = words.entry((page, offset)).or_default();
+                assert!(word.insert(turn, (previous, current)).is_none(), "{record:?}");
             }
             _ => {}
         }
@@ -152,10 +153,9 @@ fn turns_are_numbered(nodes: &[Vec<Record>]) {
         ended.sort_unstable();
         assert_eq!(ended, turns, "{lock:?}");
     }
-    for (word, mut operations) in words {
-        operations.sort_unstable();
+    for (word, operations) in words {
         let mut before = 0;
-        for (number, (turn, previous, current)) in operations.into_iter().enumerate() {
+        for (number, (turn, (previous, current))) in operations.into_iter().enumerate() {
             assert_eq!((turn, previous), (number as u64, before), "{word:?}");
             before = current;
         }
