@@ -497,7 +497,7 @@ impl<E: Engine> Cluster<E> {
                 node.receive(from, *token);
                 return Ok(());
             }
-            Message::Publish { knowledge }
+            Message::Publish { knowledge, .. }
                 if knowledge.epoch > node.collectives && self.mutation.keeps_back() =>
             {
                 node.ahead.insert(from);
@@ -633,6 +633,7 @@ impl<E: Engine> Cluster<E> {
             }
             Effect::Hold { page } => self.holds.push((id, page)),
             Effect::Wake { waiter, outcome } => self.wake(id, waiter, outcome)?,
+            Effect::Tell(_) => {}
             Effect::Fatal { sentence } => return Err(Failure::Fatal { node: id, sentence }),
         }
         Ok(())

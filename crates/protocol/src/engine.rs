@@ -9,6 +9,8 @@ use hiroba_base::{
 use hiroba_wire::{AtomicOperation, AtomicOutcome, Collective, Message, Placement, WireError};
 use thiserror::Error;
 
+use crate::Fact;
+
 /// A thread of this node that waits for an [`Effect::Wake`]. The host numbers its threads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Waiter(pub u32);
@@ -239,6 +241,8 @@ pub enum Effect {
         /// What it waited for.
         outcome: Outcome,
     },
+    /// Nothing need be done: this is so from now on. Only where the engine was asked to tell.
+    Tell(Fact),
     /// The job cannot go on; the sentence is for the user.
     Fatal {
         /// What was expected, what came, what to do.

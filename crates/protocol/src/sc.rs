@@ -45,7 +45,7 @@
 //! - An owner whose copies must go does that without the manager: no request can come between.
 //! - Atomic operations are the owner's: a node first gets the page, as for a store.
 
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use hiroba_base::{Access, LockId, NodeId, PageId, PageRange, PageSet, PageSize, VectorTimestamp};
 use hiroba_wire::{AtomicOperation, Collective, Knowledge, Limits, Message, PageCopy, Placement};
@@ -57,7 +57,8 @@ use crate::home::{HomeMap, Located};
 use crate::lock::{LockAction, Locks};
 use crate::team::{Gathered, Team};
 use crate::{
-    Done, Effect, Engine, Misuse, NewContent, Outcome, PageToSend, ProtocolError, Sync, Waiter, WriteTracking,
+    Done, Effect, Engine, Fact, Misuse, NewContent, Outcome, PageToSend, ProtocolError, Sync, Waiter,
+    WriteTracking,
 };
 
 /// Pages that one hint asks for, at most.
@@ -79,8 +80,10 @@ pub struct Sc {
     meeting: Meeting,
     /// Held pages that somebody waits for.
     contended: PageSet,
-    /// Threads whose atomic operations the host is carrying out, in order.
-    operating: VecDeque<Waiter>,
+    /// Atomic operations that the host is carrying out, in order: whose, and on which word (page and offset).
+    operating: VecDeque<(Waiter, PageId, u32)>,
+    /// Somebody keeps a record of the run.
+    tells: bool,
     /// Grants from nodes that have left a collective whose departure has yet to come here. At most one for each lock asked for.
     early: Vec<(NodeId, Vec<u8>)>,
     /// Requests for regions that this node has yet to hear of: their senders have left the collective that allocated them.
@@ -115,6 +118,8 @@ struct Page {
     give_up_for: Option<NodeId>,
     /// Threads here have yet to use what they waited for.
     held: bool,
+    /// Owner, when somebody keeps a record: how many operations there were on each atomic word, by offset.
+    turns: BTreeMap<u32, u64>,
 }
 
 impl Page {
@@ -133,6 +138,7 @@ impl Page {
             queue: VecDeque::new(),
             give_up_for: None,
             held: false,
+            turns: BTreeMap::new(),
         }
     }
 }
@@ -155,10 +161,23 @@ impl Sc {
             meeting: Meeting::new(me, Tree::of(nodes)),
             contended: PageSet::new(),
             operating: VecDeque::new(),
+            tells: false,
             early: Vec::new(),
             ahead: Vec::new(),
             effects: VecDeque::new(),
             loopback: VecDeque::new(),
+        }
+    }
+
+    /// Has the engine tell what takes effect: [`Effect::Tell`].
+    pub fn telling(mut self) -> Sc {
+        self.tells = true;
+        self
+    }
+
+    fn tell(&mut self, fact: Fact) {
+        if self.tells {
+            self.effects.push_back(Effect::Tell(fact));
         }
     }
 
@@ -300,7 +319,7 @@ impl Sc {
         let operations =
             if access == Access::Write { std::mem::take(&mut page.operations) } else { VecDeque::new() };
         for (waiter, offset, operation) in operations {
-            self.operating.push_back(waiter);
+            self.operating.push_back((waiter, page_id, offset));
             self.effects.push_back(Effect::Atomic { page: page_id, offset, operation });
         }
         if must_hold {
@@ -390,8 +409,9 @@ impl Sc {
         (page.owner, page.hint) = (false, to);
         let mut copyset = std::mem::take(&mut page.copyset);
         copyset.remove(&to);
+        let turns = std::mem::take(&mut page.turns).into_iter().collect();
         let copyset = copyset.into_iter().collect();
-        self.send(to, &Message::Ownership { page: page_id, copyset });
+        self.send(to, &Message::Ownership { page: page_id, copyset, turns });
     }
 
     fn send_content(&mut self, page_id: PageId, to: NodeId) {
@@ -481,13 +501,19 @@ impl Sc {
         Ok(())
     }
 
-    fn handle_ownership(&mut self, page_id: PageId, copyset: &[NodeId]) -> Result<(), ProtocolError> {
+    fn handle_ownership(
+        &mut self,
+        page_id: PageId,
+        copyset: &[NodeId],
+        turns: &[(u32, u64)],
+    ) -> Result<(), ProtocolError> {
         let page = self.page(page_id);
         if page.asked != Access::Write || page.owner {
             return Err(unexpected("a page that was asked for", format!("{page_id}")));
         }
         (page.asked, page.owner) = (Access::None, true);
         page.copyset = copyset.iter().copied().collect();
+        page.turns = turns.iter().copied().collect();
         self.settle(page_id);
         Ok(())
     }
@@ -525,11 +551,14 @@ impl Sc {
         for action in actions {
             match action {
                 LockAction::Send { to, message } => self.send(to, &message),
-                LockAction::Grant { to, lock, .. } => {
+                LockAction::Grant { to, lock, turn, .. } => {
                     let knowledge = self.nothing_new();
-                    self.send(to, &Message::LockGrant { lock, knowledge });
+                    self.send(to, &Message::LockGrant { lock, turn, knowledge });
                 }
-                LockAction::Acquired(waiter) => self.wake(waiter, Outcome::Done),
+                LockAction::Acquired { waiter, lock, turn } => {
+                    self.tell(Fact::Acquired { waiter, lock, turn });
+                    self.wake(waiter, Outcome::Done);
+                }
                 LockAction::Refused(waiter) => self.wake(waiter, Outcome::Refused),
             }
         }
@@ -543,6 +572,9 @@ impl Sc {
     }
 
     fn release(&mut self, lock: LockId) {
+        if let Some((waiter, turn)) = self.locks.hold_of(lock) {
+            self.tell(Fact::Released { waiter, lock, turn });
+        }
         let actions = self.locks.release(lock, &self.timestamp);
         self.carry_out(actions);
     }
@@ -626,6 +658,7 @@ impl Sc {
         }
         self.collectives_done += 1;
         for waiter in self.team.disperse() {
+            self.tell(Fact::Met { waiter, epoch });
             self.wake(waiter, Outcome::Collective(collective));
         }
         for (from, bytes) in std::mem::take(&mut self.early) {
@@ -661,15 +694,15 @@ impl Sc {
             Message::OwnershipRequest { page } => self.handle_ownership_request(*page, from),
             Message::OwnershipForward { page, requester } => self.handle_ownership_forward(*page, *requester),
             Message::PagesReply { copies, content } => self.handle_pages_reply(from, copies, content),
-            Message::Ownership { page, copyset } => self.handle_ownership(*page, copyset),
+            Message::Ownership { page, copyset, turns } => self.handle_ownership(*page, copyset, turns),
             Message::InvalidateCopy { page } => self.handle_invalidate(from, *page),
             Message::CopyInvalidated { page } => self.handle_invalidated(*page),
             Message::LockGrant { knowledge, .. } if knowledge.epoch > self.collectives_done => {
                 self.early.push((from, message.encode()));
                 Ok(())
             }
-            Message::LockGrant { lock, .. } => {
-                let action = self.locks.handle_grant(*lock)?;
+            Message::LockGrant { lock, turn, .. } => {
+                let action = self.locks.handle_grant(*lock, *turn)?;
                 self.carry_out([action]);
                 Ok(())
             }
@@ -770,7 +803,13 @@ impl Engine for Sc {
     fn handle_done(&mut self, done: Done) {
         match done {
             Done::Atomic { outcome } => {
-                let waiter = self.operating.pop_front().expect("every atomic answer has its effect");
+                let (waiter, page, offset) =
+                    self.operating.pop_front().expect("every atomic answer has its effect");
+                if self.tells {
+                    let turns = self.page(page).turns.entry(offset).or_default();
+                    let turn = std::mem::replace(turns, *turns + 1);
+                    self.tell(Fact::Atomic { waiter, page, offset, turn, outcome });
+                }
                 self.wake(waiter, Outcome::Atomic(outcome));
             }
             other => unreachable!("nobody asked for {other:?}"),

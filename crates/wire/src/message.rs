@@ -191,6 +191,8 @@ pub enum Message<'a> {
     LockGrant {
         /// The lock.
         lock: LockId,
+        /// How many holds there have been, by whomever.
+        turn: u64,
         /// What the release makes visible.
         knowledge: Knowledge,
     },
@@ -289,6 +291,8 @@ pub enum Message<'a> {
         ticket: Ticket,
         /// What was found and left.
         outcome: AtomicOutcome,
+        /// When the run is traced: how many operations the word had seen.
+        turn: u64,
     },
     /// To a home, while data races are looked for: what an interval of the sender changed there.
     WrittenPages {
@@ -307,6 +311,8 @@ pub enum Message<'a> {
     Publish {
         /// The sender's knowledge.
         knowledge: Knowledge,
+        /// How many publications the sender had sent to the receiver before.
+        count: u64,
     },
     /// To the node whose arena holds a block: free it.
     Free {
@@ -361,6 +367,8 @@ pub enum Message<'a> {
         page: PageId,
         /// Who has copies of it besides the receiver.
         copyset: Vec<NodeId>,
+        /// How many operations there were on each atomic word, by its byte offset: while a record is kept of the run.
+        turns: Vec<(u32, u64)>,
     },
     /// Single writer: from the owner to the holder of a copy: give it up, and say so.
     InvalidateCopy {
@@ -374,6 +382,44 @@ pub enum Message<'a> {
     },
     /// Nothing but a sign of life, to a node of another host: a network that is cut is noticed though nobody needs it.
     Alive,
+}
+
+impl Message<'_> {
+    /// The names of all kinds of messages. The first byte of an encoded message is the index of its own.
+    pub const KINDS: [&'static str; 32] = [
+        "PageRequest",
+        "PagesRequest",
+        "PagesReply",
+        "Diffs",
+        "LockRequest",
+        "LockForward",
+        "LockGrant",
+        "LockTry",
+        "LockTryForward",
+        "LockTryOutcome",
+        "LockTryRefused",
+        "CondWait",
+        "CondNoted",
+        "CondSignal",
+        "CondWake",
+        "Arrive",
+        "Depart",
+        "AtomicRequest",
+        "AtomicReply",
+        "WrittenPages",
+        "Publish",
+        "Free",
+        "SizeRequest",
+        "SizeReply",
+        "ProgramData",
+        "CopyRequest",
+        "OwnershipRequest",
+        "OwnershipForward",
+        "Ownership",
+        "InvalidateCopy",
+        "CopyInvalidated",
+        "Alive",
+    ];
 }
 
 impl<'a> Message<'a> {
@@ -431,7 +477,7 @@ impl<'a> Message<'a> {
             Message::OwnershipRequest { page }
             | Message::InvalidateCopy { page }
             | Message::CopyInvalidated { page } => limits.page(*page),
-            Message::Ownership { page, copyset } => {
+            Message::Ownership { page, copyset, .. } => {
                 limits.page(*page)?;
                 copyset.iter().try_for_each(|node| limits.node(*node))
             }
@@ -440,7 +486,7 @@ impl<'a> Message<'a> {
                 limits.timestamp(timestamp)?;
                 pages.iter().try_for_each(|written| limits.page(written.page))
             }
-            Message::LockGrant { knowledge, .. } | Message::Publish { knowledge } => {
+            Message::LockGrant { knowledge, .. } | Message::Publish { knowledge, .. } => {
                 limits.knowledge(knowledge)
             }
             Message::Arrive { collective, caller, least, knowledge, .. } => {
@@ -569,7 +615,7 @@ mod tests {
             },
             Message::LockRequest { lock: LockId(u32::MAX), timestamp: timestamp.clone() },
             Message::LockForward { lock: LockId(1), requester: NodeId(3), timestamp: timestamp.clone() },
-            Message::LockGrant { lock: LockId(1), knowledge: knowledge.clone() },
+            Message::LockGrant { lock: LockId(1), turn: 5, knowledge: knowledge.clone() },
             Message::Arrive {
                 epoch: 1,
                 collective: Collective::Barrier,
@@ -585,8 +631,9 @@ mod tests {
                 needed: version,
             },
             Message::ProgramData { identity: 9, offset: 1, bytes: &[1, 2, 3] },
-            Message::Ownership { page: PageId(3), copyset: vec![NodeId(0), NodeId(3)] },
+            Message::Ownership { page: PageId(3), copyset: vec![NodeId(0), NodeId(3)], turns: vec![(8, 3)] },
             Message::CopyRequest { page: PageId(3), requester: NodeId(1) },
+            Message::Alive,
         ]
     }
 
@@ -594,6 +641,9 @@ mod tests {
     fn messages_survive_the_wire() {
         for message in samples() {
             let bytes = message.encode();
+            let name = Message::KINDS[usize::from(bytes[0])];
+            let said = format!("{message:?}");
+            assert_eq!(said.split_whitespace().next(), Some(name), "{said}");
             assert_eq!(Message::decode(&bytes, &LIMITS).as_ref(), Ok(&message));
         }
     }
@@ -641,7 +691,7 @@ mod tests {
             Message::Diffs { seq: 0, last: false, diffs: vec![] },
             Message::LockRequest { lock: LockId(0), timestamp: VectorTimestamp::new(5) },
             Message::LockTryOutcome { lock: LockId(0), requester: NodeId(9), granted: true },
-            Message::Ownership { page: PageId(3), copyset: vec![NodeId(4)] },
+            Message::Ownership { page: PageId(3), copyset: vec![NodeId(4)], turns: Vec::new() },
             Message::OwnershipForward { page: PageId(100), requester: NodeId(1) },
             Message::AtomicRequest {
                 ticket: 0,

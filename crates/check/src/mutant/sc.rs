@@ -193,12 +193,12 @@ impl Mutation for Planted {
     fn on_send(&mut self, from: NodeId, to: NodeId, bytes: Vec<u8>, limits: &Limits) -> Vec<(Vec<u8>, bool)> {
         let message = Message::decode(&bytes, limits);
         match (self.mutant, message) {
-            (Mutant::ForgetCopyset, Ok(Message::Ownership { page, .. })) => {
-                vec![(Message::Ownership { page, copyset: Vec::new() }.encode(), false)]
+            (Mutant::ForgetCopyset, Ok(Message::Ownership { page, turns, .. })) => {
+                vec![(Message::Ownership { page, copyset: Vec::new(), turns }.encode(), false)]
             }
-            (Mutant::ForgetOneReader, Ok(Message::Ownership { page, mut copyset })) => {
+            (Mutant::ForgetOneReader, Ok(Message::Ownership { page, mut copyset, turns })) => {
                 copyset.pop();
-                vec![(Message::Ownership { page, copyset }.encode(), false)]
+                vec![(Message::Ownership { page, copyset, turns }.encode(), false)]
             }
             (Mutant::SkipInvalidation, Ok(Message::InvalidateCopy { .. })) => Vec::new(),
             (Mutant::WriteBeforeAnswers | Mutant::LoseAnswer, Ok(Message::CopyInvalidated { .. }))

@@ -1,6 +1,8 @@
 //! Brings a job to its gates: on this machine alone, or on the hosts of a file.
 
+use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
+use std::fs::File;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
@@ -24,7 +26,8 @@ use super::resolve;
 use super::signals::{self, SignalDescriptor};
 use super::spawn::{self, Launch};
 use super::status::killed_status;
-use super::supervise::{Stop, Supervisor, Watched};
+use super::supervise::{Elsewhere, Stop, Supervisor, Watched};
+use super::trace_directory::TraceDirectory;
 use crate::arguments::RunOptions;
 use crate::failure::Failure;
 
@@ -59,7 +62,7 @@ pub struct Started {
 }
 
 /// Starts all nodes, up to the gates.
-pub fn start(plan: &Plan, front: Front) -> Result<Started, Stop> {
+pub fn start(plan: &Plan, trace: Option<&TraceDirectory>, front: Front) -> Result<Started, Stop> {
     let arrivals = SignalDescriptor::open()?;
     let mut remote = Remote { front: &front, arrivals: &arrivals, hosts: Vec::new() };
     let options = &remote.reach(plan)?;
@@ -74,6 +77,7 @@ pub fn start(plan: &Plan, front: Front) -> Result<Started, Stop> {
     let ground = Ground::prepare(plan, options, &share)?;
     remote.bind(plan, options, &share)?;
     let endpoints = Endpoints::open(&options.fabric, share.address, share.nodes_here)?;
+    let traces = trace.map(|trace| trace.open_files(share.first_here, share.nodes_here)).transpose()?;
     let addresses = remote.all_addresses(plan, &endpoints);
     let dead_after = liveness::dead_after(options, plan.hosts.len() > 1);
     let mut job = spawn::describe_job(options, share.host_of_each(), addresses, dead_after)?;
@@ -93,17 +97,26 @@ pub fn start(plan: &Plan, front: Front) -> Result<Started, Stop> {
         low_latency: wakefulness.is_some(),
         limit: ground.limit,
         inherited: &front.inherited,
+        traces: traces.as_deref().unwrap_or_default(),
     };
     let spawned = spawn::spawn(&launch, &endpoints)?;
     remote.await_all(PREPARING_LIMIT, |host| host.answers.pids.is_some())?;
     let hosts = remote.hosts;
+    let mut traces = BTreeMap::new();
+    if let Some(trace) = trace {
+        for host in &hosts {
+            let files = trace.open_files(host.first, host.nodes as u16)?.into_iter().map(File::from);
+            traces.extend((host.first..).zip(files));
+        }
+    }
     let watched = Watched {
         races: options.races,
         debugging: plan.debugger.is_some(),
         dead_after,
         label: options.label,
     };
-    let (supervisor, gate) = Supervisor::new(front, arrivals, (share.first_here, spawned), hosts, watched)?;
+    let shares = Elsewhere { hosts, traces };
+    let (supervisor, gate) = Supervisor::new(front, arrivals, (share.first_here, spawned), shares, watched)?;
     Ok(Started { supervisor, gate, nodes: options.nodes, wakefulness })
 }
 
@@ -175,7 +188,8 @@ impl Ground {
     fn prepare(plan: &Plan, options: &RunOptions, share: &Share) -> Result<Ground, Failure> {
         limits::check_working_directory()?;
         let channels = plan.hosts.len() as u16;
-        let descriptors = share.nodes_here.saturating_add(channels);
+        let traces = if options.trace.is_some() { share.nodes_here } else { 0 };
+        let descriptors = share.nodes_here.saturating_add(channels).saturating_add(traces);
         let limit = limits::prepare_descriptors(
             descriptors,
             options.nodes,
@@ -274,6 +288,7 @@ impl Remote<'_> {
                 directory: bytes_of(directory.as_os_str()),
                 bind: options.bind,
                 low_latency: options.low_latency,
+                traced: options.trace.is_some(),
             };
             host.send(&ToAgent::Prepare(Box::new(errand)));
         }

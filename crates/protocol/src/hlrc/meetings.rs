@@ -7,7 +7,7 @@ use super::{AfterRelease, Hlrc, unexpected};
 use crate::barrier::{Arrival, Meeting};
 use crate::interval::IntervalLog;
 use crate::team::Gathered;
-use crate::{Effect, Outcome, ProtocolError, Waiter};
+use crate::{Effect, Fact, Outcome, ProtocolError, Waiter};
 
 impl Hlrc {
     /// Arranges the nodes in a tree with up to `below_max` nodes below each, instead of [`BELOW_MAX`](crate::barrier::BELOW_MAX): for tests.
@@ -93,6 +93,7 @@ impl Hlrc {
         self.log.forget_through(&knowledge.timestamp);
         self.beyond = IntervalLog::new(self.limits.nodes);
         for waiter in self.team.disperse() {
+            self.tell(|_| Some(Fact::Met { waiter, epoch }));
             self.wake(waiter, Outcome::Collective(collective));
         }
         for (from, bytes) in std::mem::take(&mut self.early) {
