@@ -615,6 +615,7 @@ impl<E: Engine> Cluster<E> {
                     *turns += 1;
                 }
             }
+            Effect::Closed { .. } => {}
             Effect::Wake { waiter, outcome } => self.wake(id, waiter, outcome)?,
             Effect::Fatal { sentence } => return Err(Failure::Fatal { node: id, sentence }),
         }

@@ -227,6 +227,13 @@ pub enum Effect {
         /// What to do.
         operation: AtomicOperation,
     },
+    /// This node's open interval has ended. For the record only: what the node must do about it, other effects say.
+    Closed {
+        /// The interval.
+        seq: IntervalSeq,
+        /// The pages that its notices name.
+        pages: PageSet,
+    },
     /// Let a waiting thread go on.
     Wake {
         /// The thread.

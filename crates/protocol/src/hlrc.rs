@@ -658,6 +658,7 @@ impl Hlrc {
         if !release.noticed.is_empty() {
             self.timestamp.advance(self.me, release.seq);
             self.log.record(self.me, release.seq, &release.noticed);
+            self.effects.push_back(Effect::Closed { seq: release.seq, pages: release.noticed });
         }
         self.after_release(release.then);
     }
