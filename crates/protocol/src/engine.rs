@@ -234,6 +234,12 @@ pub enum Effect {
         /// The pages that its notices name.
         pages: PageSet,
     },
+    /// What this node's threads do from now on is ordered after these intervals of other nodes. For the record only; the effects
+    /// before it have taken away what they make stale.
+    Seen {
+        /// The entries of the timestamp that grew, by ascending node.
+        grown: Vec<(NodeId, IntervalSeq)>,
+    },
     /// Let a waiting thread go on.
     Wake {
         /// The thread.

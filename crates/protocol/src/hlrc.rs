@@ -725,8 +725,15 @@ impl Hlrc {
                 self.void(page_id, &mut invalidated);
             }
         }
-        self.timestamp.merge(&knowledge.timestamp);
+        let theirs = &knowledge.timestamp;
+        let others = NodeId::all(self.limits.nodes).filter(|node| *node != self.me);
+        let grown = others.filter(|node| theirs.get(*node) > self.timestamp.get(*node));
+        let grown: Vec<_> = grown.map(|node| (node, theirs.get(node))).collect();
+        self.timestamp.merge(theirs);
         self.invalidate(&invalidated);
+        if !grown.is_empty() {
+            self.effects.push_back(Effect::Seen { grown });
+        }
     }
 
     /// What this node has of the page is not good any more; a page that it had access to is added to what is to be `invalidated`.
