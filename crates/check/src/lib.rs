@@ -13,6 +13,7 @@
 
 pub mod axioms;
 pub mod cluster;
+pub mod execution;
 pub mod litmus;
 pub mod memory;
 pub mod mutant;

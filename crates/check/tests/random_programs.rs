@@ -58,7 +58,7 @@ fn examine(
     };
     let ended = Cluster::new(&generate(seed, shape), engine, options).run();
     let ended = ended.map_err(|failure| failure.to_string())?;
-    let verdict = judge(&ended.execution).map_err(|error| error.to_string())?;
+    let verdict = judge(&ended.execution()).map_err(|error| error.to_string())?;
     assert!(verdict.races.is_empty(), "seed {seed}: the generator made a race: {:?}", verdict.races[0]);
     match verdict.violations.first() {
         Some(violation) => Err(violation.explanation.clone()),
