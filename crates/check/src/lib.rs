@@ -18,5 +18,6 @@ pub mod litmus;
 pub mod memory;
 pub mod mutant;
 pub mod network;
+pub mod page_axioms;
 pub mod program;
 pub mod random_program;
