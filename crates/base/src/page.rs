@@ -229,6 +229,22 @@ impl PageSet {
         true
     }
 
+    /// Adds pages that lie behind all that the set holds.
+    ///
+    /// # Panics
+    /// When they do not.
+    pub fn push(&mut self, pages: PageRange) {
+        match self.ranges.last_mut() {
+            _ if pages.count == 0 => {}
+            Some(last) if last.end() == pages.first => last.count += pages.count,
+            last => {
+                let is_behind = last.is_none_or(|last| last.end() < pages.first);
+                assert!(is_behind, "expected pages behind all others, got {}", pages.first);
+                self.ranges.push(pages);
+            }
+        }
+    }
+
     /// Adds the pages of another set.
     pub fn extend(&mut self, other: &PageSet) {
         if self.is_empty() {
@@ -316,6 +332,16 @@ mod tests {
             joined.extend(&set(&other));
             prop_assert_eq!(joined, set(&one.union(&other).copied().collect()));
         }
+    }
+
+    #[test]
+    fn runs_are_put_behind_each_other_and_joined() {
+        let range = |first, count| PageRange { first: PageId(first), count };
+        let mut set = PageSet::new();
+        for run in [range(3, 2), range(5, 0), range(5, 1), range(9, 1)] {
+            set.push(run);
+        }
+        assert_eq!(set.ranges(), [range(3, 3), range(9, 1)]);
     }
 
     #[test]

@@ -7,10 +7,9 @@
 
 use std::collections::VecDeque;
 
-use hiroba_base::{Access, IntervalSeq, LockId, NodeId, PageId, PageRange, PageSet, Prng, RngExt, seeded};
+use hiroba_base::{Access, LockId, NodeId, PageId, PageRange, PageSet, Prng, RngExt, seeded};
 use hiroba_protocol::{
-    Done, Effect, Engine, Misuse, NewContent, Outcome, PageToSend, ReadOutcome, Sync, Waiter, WriteTracking,
-    diff,
+    Done, Effect, Engine, Misuse, NewContent, Outcome, PageToSend, Sync, Waiter, WriteTracking, diff,
 };
 use hiroba_trace::{Activity, Event};
 use hiroba_wire::{AtomicOperation, AtomicOutcome, Collective, Limits, Message, PageCopy};
@@ -191,8 +190,8 @@ struct Node<E> {
     /// then, and the host must keep back what came behind them: here.
     ahead: FxHashSet<NodeId>,
     kept_back: Vec<(NodeId, u64)>,
-    /// The interval whose diffs the message that came last holds.
-    diffs_from: Option<(NodeId, IntervalSeq)>,
+    /// Pages whose diffs were applied, which is yet to be told of.
+    applied: FxHashSet<PageId>,
     board: Board,
 }
 
@@ -269,7 +268,7 @@ impl<E: Engine> Cluster<E> {
                     collectives: 0,
                     ahead: FxHashSet::default(),
                     kept_back: Vec::new(),
-                    diffs_from: None,
+                    applied: FxHashSet::default(),
                     board: Board::default(),
                 }
             })
@@ -476,12 +475,9 @@ impl<E: Engine> Cluster<E> {
     fn deliver(&mut self, parcel: Parcel) -> Result<(), Failure> {
         let Parcel { from, to, bytes } = parcel;
         let limits = self.limits;
-        let node = &mut self.nodes[to.index()];
         let refused = |sentence: String| Failure::Protocol { node: to, from, sentence };
         let message = Message::decode(&bytes, &limits).map_err(|error| refused(error.to_string()))?;
-        let copies = if let Message::PagesReply { copies, .. } = &message { copies.as_slice() } else { &[] };
-        node.diffs_from = if let Message::Diffs { seq, .. } = &message { Some((from, *seq)) } else { None };
-        self.begin_serving(to, from, &bytes, copies);
+        self.begin_serving(to, from, &bytes);
         self.handle(from, to, &message)?;
         self.note_at(to, Event::Leave);
         Ok(())
@@ -499,7 +495,7 @@ impl<E: Engine> Cluster<E> {
                 node.receive(from, *token);
                 return Ok(());
             }
-            Message::Publish { knowledge }
+            Message::Publish { knowledge, .. }
                 if knowledge.epoch > node.collectives && self.mutation.keeps_back() =>
             {
                 node.ahead.insert(from);
@@ -605,7 +601,7 @@ impl<E: Engine> Cluster<E> {
             Effect::Diff { page, keep_twin } => self.make_diff(id, page, keep_twin)?,
             Effect::Apply { page, runs } => {
                 memory.apply(page, &runs).map_err(wrong)?;
-                self.note_applied(id, page, runs.len());
+                self.nodes[id.index()].applied.insert(page);
             }
             Effect::Install { pages, content, merge, fetched: _, prefetched: _ } => {
                 let content = match content {
@@ -614,7 +610,6 @@ impl<E: Engine> Cluster<E> {
                 };
                 let how = if merge { self.mutation.on_merge() } else { Merge::Replace };
                 let dirty = memory.install(pages, content, how).map_err(wrong)?;
-                self.note_installed(id, pages);
                 if merge {
                     let dirty = self.mutation.on_merged(dirty);
                     self.nodes[id.index()].engine.handle_done(Done::Merged { page: pages.first, dirty });
@@ -622,9 +617,6 @@ impl<E: Engine> Cluster<E> {
             }
             Effect::Read { pages, page_bytes, home, needed, merge, prefetched: _ } => {
                 let outcome = self.read(id, pages, page_bytes as usize, home, &needed, merge)?;
-                if matches!(outcome, ReadOutcome::Installed { .. }) {
-                    self.note_read(id, pages, page_bytes, home, &needed);
-                }
                 self.nodes[id.index()].engine.handle_done(Done::Read { pages, outcome });
             }
             Effect::Publish { writer, seq } => node.board.publish(writer, seq),
@@ -644,11 +636,8 @@ impl<E: Engine> Cluster<E> {
                 unreported.push((*turns, outcome));
                 *turns += 1;
             }
-            Effect::Closed { seq, pages } => {
-                self.note_at(id, Event::Closed { seq, pages: pages.iter().collect() });
-            }
-            Effect::Seen { grown } => self.note_at(id, Event::Seen { grown }),
             Effect::Wake { waiter, outcome } => self.wake(id, waiter, outcome)?,
+            Effect::Tell(fact) => self.note_fact(id, fact)?,
             Effect::Fatal { sentence } => return Err(Failure::Fatal { node: id, sentence }),
         }
         Ok(())

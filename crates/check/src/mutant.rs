@@ -376,15 +376,19 @@ impl Planted {
 
     fn alter(&mut self, from: NodeId, to: NodeId, message: &Message<'_>, limits: &Limits) -> Option<Vec<u8>> {
         let altered = match (self.mutant, message) {
-            (Mutant::DropNoticeOfGrant, Message::LockGrant { lock, knowledge }) => {
-                Message::LockGrant { lock: *lock, knowledge: without_last_page(knowledge) }
+            (Mutant::DropNoticeOfGrant, Message::LockGrant { lock, turn, knowledge }) => {
+                Message::LockGrant { lock: *lock, turn: *turn, knowledge: without_last_page(knowledge) }
             }
-            (Mutant::GrantCrossesDeparture, Message::LockGrant { lock, knowledge }) => {
-                Message::LockGrant { lock: *lock, knowledge: Knowledge { epoch: 0, ..knowledge.clone() } }
+            (Mutant::GrantCrossesDeparture, Message::LockGrant { lock, turn, knowledge }) => {
+                Message::LockGrant {
+                    lock: *lock,
+                    turn: *turn,
+                    knowledge: Knowledge { epoch: 0, ..knowledge.clone() },
+                }
             }
-            (Mutant::ForgetBeyondArrival, Message::LockGrant { lock, knowledge }) => {
+            (Mutant::ForgetBeyondArrival, Message::LockGrant { lock, turn, knowledge }) => {
                 let knowledge = Knowledge { beyond_arrival: false, ..knowledge.clone() };
-                Message::LockGrant { lock: *lock, knowledge }
+                Message::LockGrant { lock: *lock, turn: *turn, knowledge }
             }
             (Mutant::DropNoticeOfBarrier, Message::Depart { epoch, collective, knowledge }) => {
                 let knowledge = without_last_page(knowledge);

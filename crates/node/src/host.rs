@@ -169,8 +169,8 @@ impl Runtime {
                 core.twins.patch(page, offset as usize, &outcome.current.to_ne_bytes());
                 core.engine.handle_done(Done::Atomic { outcome });
             }
-            Effect::Closed { .. } | Effect::Seen { .. } => {}
             Effect::Wake { waiter, outcome } => self.threads.get(waiter).answer(Answer::Engine(outcome)),
+            Effect::Tell(_) => {}
             Effect::Fatal { sentence } => self.fatal(&sentence),
         }
     }

@@ -9,6 +9,8 @@ use hiroba_base::{
 use hiroba_wire::{AtomicOperation, AtomicOutcome, Collective, Message, Placement, WireError};
 use thiserror::Error;
 
+use crate::Fact;
+
 /// A thread of this node that waits for an [`Effect::Wake`]. The host numbers its threads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Waiter(pub u32);
@@ -227,19 +229,6 @@ pub enum Effect {
         /// What to do.
         operation: AtomicOperation,
     },
-    /// This node's open interval has ended. For the record only: what the node must do about it, other effects say.
-    Closed {
-        /// The interval.
-        seq: IntervalSeq,
-        /// The pages that its notices name.
-        pages: PageSet,
-    },
-    /// What this node's threads do from now on is ordered after these intervals of other nodes. For the record only; the effects
-    /// before it have taken away what they make stale.
-    Seen {
-        /// The entries of the timestamp that grew, by ascending node.
-        grown: Vec<(NodeId, IntervalSeq)>,
-    },
     /// Let a waiting thread go on.
     Wake {
         /// The thread.
@@ -247,6 +236,8 @@ pub enum Effect {
         /// What it waited for.
         outcome: Outcome,
     },
+    /// Nothing need be done: this is so from now on. Only where the engine was asked to tell.
+    Tell(Fact),
     /// The job cannot go on; the sentence is for the user.
     Fatal {
         /// What was expected, what came, what to do.

@@ -74,6 +74,7 @@ mod copies;
 mod meetings;
 mod one_sided;
 mod streams;
+mod telling;
 mod tracking;
 
 use std::collections::{BTreeMap, VecDeque};
@@ -87,6 +88,7 @@ use rustc_hash::FxHashMap;
 use self::meetings::Team;
 use self::one_sided::Reach;
 use self::streams::Streams;
+use self::telling::Telling;
 pub use self::tracking::RESTING_AFTER_RELEASES;
 use self::tracking::Watch;
 use crate::barrier::{Arrival, Meeting, Tree};
@@ -94,7 +96,7 @@ use crate::cond::Conds;
 use crate::home::{HomeMap, Located};
 use crate::interval::IntervalLog;
 use crate::lock::{LockAction, Locks};
-use crate::{Done, Effect, Engine, Misuse, Outcome, ProtocolError, Sync, Waiter, WriteTracking, diff};
+use crate::{Done, Effect, Engine, Fact, Misuse, Outcome, ProtocolError, Sync, Waiter, WriteTracking, diff};
 
 /// Diffs for one home are sent when they reach this many bytes, so that a long release overlaps with the network and no
 /// message grows with the number of dirty pages.
@@ -134,11 +136,14 @@ pub struct Hlrc {
     ahead: Vec<(NodeId, Vec<u8>)>,
     meeting: Meeting,
     release: Option<OpenRelease>,
-    /// `Effect::Atomic`s that the host has not answered yet, in order: who wants the result, and of which page.
-    atomics: VecDeque<(AtomicClient, PageId)>,
+    /// `Effect::Atomic`s that the host has not answered yet, in order: who wants the result, and of which word (page and offset).
+    atomics: VecDeque<(AtomicClient, PageId, u32)>,
     /// Atomic operations under way at other homes, by waiting thread.
     atomic_targets: FxHashMap<Ticket, AtomicTarget>,
     streams: Streams,
+    telling: Telling,
+    /// How many publications this node has sent to each other one.
+    publications: FxHashMap<NodeId, u64>,
     /// Bytes of pages that were asked for before anybody touched them, and are on their way.
     prefetching_bytes: u64,
     effects: VecDeque<Effect>,
@@ -279,6 +284,8 @@ impl Hlrc {
             atomics: VecDeque::new(),
             atomic_targets: FxHashMap::default(),
             streams: Streams::default(),
+            telling: Telling::default(),
+            publications: FxHashMap::default(),
             prefetching_bytes: 0,
             effects: VecDeque::new(),
             loopback: VecDeque::new(),
@@ -477,7 +484,7 @@ impl Hlrc {
         match request {
             HomeRequest::Page(to) => self.send_pages(to, &[page_id]),
             HomeRequest::Atomic { client, offset, operation } => {
-                self.atomics.push_back((client, page_id));
+                self.atomics.push_back((client, page_id, offset));
                 self.effects.push_back(Effect::Atomic { page: page_id, offset, operation });
             }
         }
@@ -502,6 +509,7 @@ impl Hlrc {
             if !runs.is_empty() {
                 self.effects.push_back(Effect::Apply { page: *page_id, runs: runs.to_vec() });
             }
+            self.tell(|_| Some(Fact::Applied { page: *page_id, writer, seq, bytes: runs.len() as u32 }));
             let page = self.pages.entry(*page_id).or_default();
             page.held.advance(writer, seq);
             page.needed.retain_beyond(&page.held);
@@ -652,13 +660,15 @@ impl Hlrc {
             }
         }
         let release = self.release.take().expect("a release is open");
+        if !release.noticed.is_empty() {
+            self.tell(|_| Some(Fact::Closed { seq: release.seq, pages: release.noticed.clone() }));
+        }
         for (home, flush) in &release.flushes {
             self.send_flush(*home, release.seq, true, flush);
         }
         if !release.noticed.is_empty() {
             self.timestamp.advance(self.me, release.seq);
             self.log.record(self.me, release.seq, &release.noticed);
-            self.effects.push_back(Effect::Closed { seq: release.seq, pages: release.noticed });
         }
         self.after_release(release.then);
     }
@@ -666,6 +676,10 @@ impl Hlrc {
     fn after_release(&mut self, then: AfterRelease) {
         match then {
             AfterRelease::Unlock(lock, waiter) => {
+                self.tell(|engine| {
+                    let (waiter, turn) = engine.locks.hold_of(lock)?;
+                    Some(Fact::Released { waiter, lock, turn })
+                });
                 let actions = self.locks.release(lock, &self.timestamp);
                 self.carry_out(actions);
                 if let Some(waiter) = waiter {
@@ -677,7 +691,11 @@ impl Hlrc {
             AfterRelease::Publish(to, waiter) => {
                 // What `to` has seen is not known here: it gets all since the last barrier.
                 let knowledge = self.knowledge_beyond(&VectorTimestamp::new(self.limits.nodes));
-                self.send(to, &Message::Publish { knowledge });
+                let next = self.publications.entry(to).or_default();
+                let count = *next;
+                *next += 1;
+                self.tell(|_| Some(Fact::Published { waiter, to, count }));
+                self.send(to, &Message::Publish { knowledge, count });
                 self.wake(waiter, Outcome::Done);
             }
             AfterRelease::Atomic { home, page_id, offset, operation, waiter } => {
@@ -725,15 +743,10 @@ impl Hlrc {
                 self.void(page_id, &mut invalidated);
             }
         }
-        let theirs = &knowledge.timestamp;
-        let others = NodeId::all(self.limits.nodes).filter(|node| *node != self.me);
-        let grown = others.filter(|node| theirs.get(*node) > self.timestamp.get(*node));
-        let grown: Vec<_> = grown.map(|node| (node, theirs.get(node))).collect();
-        self.timestamp.merge(theirs);
+        let before = self.tells().then(|| self.timestamp.clone());
+        self.timestamp.merge(&knowledge.timestamp);
         self.invalidate(&invalidated);
-        if !grown.is_empty() {
-            self.effects.push_back(Effect::Seen { grown });
-        }
+        self.tell(|engine| Fact::seen(engine.me, &before?, &engine.timestamp));
     }
 
     /// What this node has of the page is not good any more; a page that it had access to is added to what is to be `invalidated`.
@@ -760,11 +773,14 @@ impl Hlrc {
         for action in actions {
             match action {
                 LockAction::Send { to, message } => self.send(to, &message),
-                LockAction::Grant { to, lock, timestamp } => {
+                LockAction::Grant { to, lock, timestamp, turn } => {
                     let knowledge = self.knowledge_beyond(&timestamp);
-                    self.send(to, &Message::LockGrant { lock, knowledge });
+                    self.send(to, &Message::LockGrant { lock, turn, knowledge });
                 }
-                LockAction::Acquired(waiter) => self.wake(waiter, Outcome::Done),
+                LockAction::Acquired { waiter, lock, turn } => {
+                    self.tell(|_| Some(Fact::Acquired { waiter, lock, turn }));
+                    self.wake(waiter, Outcome::Done);
+                }
                 LockAction::Refused(waiter) => self.wake(waiter, Outcome::Refused),
             }
         }
@@ -852,17 +868,20 @@ impl Hlrc {
                 let actions = self.locks.handle_try_refused(*lock, &self.timestamp)?;
                 self.carry_out(actions);
             }
-            Message::LockGrant { knowledge, .. } | Message::Publish { knowledge }
+            Message::LockGrant { knowledge, .. } | Message::Publish { knowledge, .. }
                 if self.comes_early(knowledge) =>
             {
                 self.keep_early(from, message);
             }
-            Message::LockGrant { lock, knowledge } => {
+            Message::LockGrant { lock, turn, knowledge } => {
                 self.absorb(knowledge, true);
-                let action = self.locks.handle_grant(*lock)?;
+                let action = self.locks.handle_grant(*lock, *turn)?;
                 self.carry_out([action]);
             }
-            Message::Publish { knowledge } => self.absorb(knowledge, true),
+            Message::Publish { knowledge, count } => {
+                self.absorb(knowledge, true);
+                self.tell(|_| Some(Fact::PublicationSeen { from, count: *count }));
+            }
             Message::CondWait { cond, ticket } => {
                 self.conds.enqueue(*cond, from, *ticket);
                 self.send(from, &Message::CondNoted { ticket: *ticket });
@@ -893,7 +912,9 @@ impl Hlrc {
                 let request = HomeRequest::Atomic { client, offset: *offset, operation: *operation };
                 self.handle_home_request(*page, needed, request);
             }
-            Message::AtomicReply { ticket, outcome } => self.handle_atomic_reply(*ticket, *outcome)?,
+            Message::AtomicReply { ticket, outcome, turn } => {
+                self.handle_atomic_reply(*ticket, *outcome, *turn)?;
+            }
             Message::Free { .. }
             | Message::SizeRequest { .. }
             | Message::SizeReply { .. }

@@ -11,6 +11,7 @@ pub mod barrier;
 pub mod cond;
 pub mod diff;
 mod engine;
+mod fact;
 pub mod hlrc;
 pub mod home;
 pub mod interval;
@@ -21,3 +22,4 @@ pub use engine::{
     Done, Effect, Engine, Misuse, NewContent, Outcome, PageToSend, ProtocolError, ReadOutcome, Sync, Waiter,
     WriteTracking,
 };
+pub use fact::Fact;

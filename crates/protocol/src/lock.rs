@@ -45,9 +45,18 @@ pub enum LockAction {
         lock: LockId,
         /// What it has seen.
         timestamp: VectorTimestamp,
+        /// The number of its hold.
+        turn: u64,
     },
     /// A thread of this node holds the lock now.
-    Acquired(Waiter),
+    Acquired {
+        /// The thread.
+        waiter: Waiter,
+        /// The lock.
+        lock: LockId,
+        /// How many holds there were before, by whomever.
+        turn: u64,
+    },
     /// `trylock` found it taken.
     Refused(Waiter),
 }
@@ -64,6 +73,8 @@ pub struct Locks {
 #[derive(Debug, Default)]
 struct Local {
     token: bool,
+    /// With the token: how many holds have begun. It travels with the token.
+    turns: u64,
     holder: Option<Waiter>,
     requested: bool,
     trying: Option<Waiter>,
@@ -75,6 +86,20 @@ struct Local {
 impl Local {
     fn is_idle(&self) -> bool {
         self.token && self.holder.is_none()
+    }
+
+    /// Gives the lock to a thread of this node.
+    fn begin_hold(&mut self, lock: LockId, waiter: Waiter) -> LockAction {
+        let turn = self.turns;
+        self.turns = turn.wrapping_add(1);
+        self.holder = Some(waiter);
+        LockAction::Acquired { waiter, lock, turn }
+    }
+
+    /// Gives the lock to another node.
+    fn hand_over(&mut self, lock: LockId, to: NodeId, timestamp: VectorTimestamp) -> LockAction {
+        self.token = false;
+        LockAction::Grant { to, lock, timestamp, turn: self.turns }
     }
 }
 
@@ -115,6 +140,12 @@ impl Locks {
         self.local.get(&lock).is_some_and(|local| local.holder == Some(waiter))
     }
 
+    /// The thread that holds the lock, and the number of its hold.
+    pub fn hold_of(&self, lock: LockId) -> Option<(Waiter, u64)> {
+        let local = self.local.get(&lock)?;
+        Some((local.holder?, local.turns.wrapping_sub(1)))
+    }
+
     /// A thread wants the lock.
     pub fn acquire(
         &mut self,
@@ -128,8 +159,7 @@ impl Locks {
             return Err(Misuse::AlreadyHeld(lock));
         }
         if local.is_idle() {
-            local.holder = Some(waiter);
-            return Ok(vec![LockAction::Acquired(waiter)]);
+            return Ok(vec![local.begin_hold(lock, waiter)]);
         }
         local.queue.push_back(waiter);
         Ok(local.request(lock, manager, seen).into_iter().collect())
@@ -140,8 +170,7 @@ impl Locks {
         let manager = lock.manager(self.nodes);
         let local = self.local(lock);
         if local.is_idle() {
-            local.holder = Some(waiter);
-            return LockAction::Acquired(waiter);
+            return local.begin_hold(lock, waiter);
         }
         if local.token || local.requested || local.trying.is_some() {
             return LockAction::Refused(waiter);
@@ -158,31 +187,29 @@ impl Locks {
         let mut actions = Vec::new();
         if let Some((to, timestamp)) = local.successor.take() {
             // The successor asked before any thread that queues here now: first come, first served.
-            local.token = false;
-            actions.push(LockAction::Grant { to, lock, timestamp });
+            actions.push(local.hand_over(lock, to, timestamp));
             if !local.queue.is_empty() {
                 actions.extend(local.request(lock, manager, seen));
             }
         } else if let Some(next) = local.queue.pop_front() {
-            local.holder = Some(next);
-            actions.push(LockAction::Acquired(next));
+            actions.push(local.begin_hold(lock, next));
         }
         actions
     }
 
-    /// The lock has come to this node.
-    pub fn handle_grant(&mut self, lock: LockId) -> Result<LockAction, ProtocolError> {
+    /// The lock has come to this node, for the hold of this number.
+    pub fn handle_grant(&mut self, lock: LockId, turn: u64) -> Result<LockAction, ProtocolError> {
         let local = self.local(lock);
         if local.token || !(local.requested || local.trying.is_some()) {
             return Err(unexpected("a lock grant only after a request", format!("one for lock {}", lock.0)));
         }
         local.token = true;
+        local.turns = turn;
         local.requested = false;
         let next = local.trying.take().or_else(|| local.queue.pop_front());
         let waiter =
             next.ok_or_else(|| unexpected("a waiting thread", format!("none for lock {}", lock.0)))?;
-        local.holder = Some(waiter);
-        Ok(LockAction::Acquired(waiter))
+        Ok(local.begin_hold(lock, waiter))
     }
 
     /// The manager says who comes next.
@@ -194,8 +221,7 @@ impl Locks {
     ) -> Result<Option<LockAction>, ProtocolError> {
         let local = self.local(lock);
         if local.is_idle() {
-            local.token = false;
-            return Ok(Some(LockAction::Grant { to: requester, lock, timestamp }));
+            return Ok(Some(local.hand_over(lock, requester, timestamp)));
         }
         if local.successor.is_some() || !(local.token || local.requested || local.trying.is_some()) {
             return Err(unexpected(
@@ -218,8 +244,7 @@ impl Locks {
         let local = self.local(lock);
         let granted = local.is_idle();
         let answer = if granted {
-            local.token = false;
-            LockAction::Grant { to: requester, lock, timestamp }
+            local.hand_over(lock, requester, timestamp)
         } else {
             LockAction::Send { to: requester, message: Message::LockTryRefused { lock } }
         };

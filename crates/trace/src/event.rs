@@ -10,7 +10,8 @@
 //! page, so that runs whose single accesses nobody has recorded can still be judged, page by page.
 
 use hiroba_base::{
-    Access, CondId, IntervalSeq, LockId, NodeId, PageId, PageRange, PageSize, VectorTimestamp, VersionVector,
+    Access, CondId, IntervalSeq, LockId, NodeId, PageId, PageRange, PageSet, PageSize, VectorTimestamp,
+    VersionVector,
 };
 
 /// A thread of a node, by the order in which the node got to know them.
@@ -182,8 +183,8 @@ pub enum Event {
         granules: PageRange,
         /// The coherence unit.
         page_size: PageSize,
-        /// The homes, as runs of pages by ascending page: up to which granule (exclusive) whose.
-        homes: Vec<(PageId, NodeId)>,
+        /// The homes in turn, and how many pages in a row each has; from the beginning again when the list is at its end. No count is 0.
+        homes: Vec<(NodeId, u64)>,
     },
     /// What the program may do on these granules without a fault.
     Access {
@@ -222,12 +223,12 @@ pub enum Event {
         /// The page.
         page: PageId,
     },
-    /// The node ended an interval in which it wrote these pages.
+    /// The node ended an interval in which it wrote these pages. Very many are several records in a row with the same number.
     Closed {
         /// Its number.
         seq: IntervalSeq,
-        /// The pages.
-        pages: Vec<PageId>,
+        /// The pages, each by its first granule.
+        pages: PageSet,
     },
     /// Everything that the node's threads do from now on is ordered after these intervals: what it knew before, and these.
     Seen {
@@ -237,6 +238,25 @@ pub enum Event {
 }
 
 impl Event {
+    /// The page that holds a granule of an [`Event::Region`], by its first granule, and the page's home; `None` when the region does not
+    /// hold it, or names no home.
+    pub fn home_of(&self, granule: PageId, granule_bytes: u32) -> Option<(PageId, NodeId)> {
+        let Event::Region { granules, page_size, homes } = self else { return None };
+        let granules_per_page = page_size.bytes() as u64 / u64::from(granule_bytes.max(1));
+        let index = granules
+            .contains(granule)
+            .then(|| granule.0 - granules.first.0)?
+            .checked_div(granules_per_page)?;
+        let turn = homes.iter().fold(0u64, |sum, (_, pages)| sum.saturating_add(*pages));
+        let mut place = index.checked_rem(turn)?;
+        let home = homes.iter().find(|(_, pages)| {
+            let found = place < *pages;
+            place = place.saturating_sub(*pages);
+            found
+        });
+        Some((PageId(granules.first.0 + index * granules_per_page), home?.0))
+    }
+
     /// What [`Event::Seen`] says of two timestamps of one node, if anything grew.
     pub fn seen(before: &VectorTimestamp, now: &VectorTimestamp) -> Option<Event> {
         let nodes = now.nodes() as u16;

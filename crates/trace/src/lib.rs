@@ -4,8 +4,13 @@
 //! The breakdown is that of Barli, Watanabe, Sakai and Tanaka: computing, read faults, write faults, barriers,
 //! locks, and serving others. The JSON form is part of the contract with users; fields are only ever added.
 
+mod codec;
+mod directory;
 mod event;
+mod file;
 mod statistics;
 
+pub use directory::{Job, Trace, node_file, open};
 pub use event::{Activity, Event, MessageKind, Record, ThreadNumber};
+pub use file::{CHUNK_BYTES_MAX, Ending, FORMAT_VERSION, Header, TraceError, TraceReader, TraceWriter};
 pub use statistics::{Counters, NodeStatistics, RunStatistics, TimeBreakdown, Totals};

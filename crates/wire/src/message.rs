@@ -191,6 +191,8 @@ pub enum Message<'a> {
     LockGrant {
         /// The lock.
         lock: LockId,
+        /// How many holds there have been, by whomever.
+        turn: u64,
         /// What the release makes visible.
         knowledge: Knowledge,
     },
@@ -289,6 +291,8 @@ pub enum Message<'a> {
         ticket: Ticket,
         /// What was found and left.
         outcome: AtomicOutcome,
+        /// When the run is traced: how many operations the word had seen.
+        turn: u64,
     },
     /// To a home, while data races are looked for: what an interval of the sender changed there.
     WrittenPages {
@@ -307,6 +311,8 @@ pub enum Message<'a> {
     Publish {
         /// The sender's knowledge.
         knowledge: Knowledge,
+        /// How many publications the sender had sent to the receiver before.
+        count: u64,
     },
     /// To the node whose arena holds a block: free it.
     Free {
@@ -393,7 +399,7 @@ impl<'a> Message<'a> {
                 limits.timestamp(timestamp)?;
                 pages.iter().try_for_each(|written| limits.page(written.page))
             }
-            Message::LockGrant { knowledge, .. } | Message::Publish { knowledge } => {
+            Message::LockGrant { knowledge, .. } | Message::Publish { knowledge, .. } => {
                 limits.knowledge(knowledge)
             }
             Message::Arrive { collective, caller, least, knowledge, .. } => {
@@ -522,7 +528,7 @@ mod tests {
             },
             Message::LockRequest { lock: LockId(u32::MAX), timestamp: timestamp.clone() },
             Message::LockForward { lock: LockId(1), requester: NodeId(3), timestamp: timestamp.clone() },
-            Message::LockGrant { lock: LockId(1), knowledge: knowledge.clone() },
+            Message::LockGrant { lock: LockId(1), turn: 5, knowledge: knowledge.clone() },
             Message::Arrive {
                 epoch: 1,
                 collective: Collective::Barrier,

@@ -1,13 +1,13 @@
 //! What a simulated node writes down: the same records as a real one that is traced.
 
-use hiroba_base::{Access, NodeId, PageId, PageRange, VersionVector};
-use hiroba_protocol::{Engine, Sync};
+use hiroba_base::{Access, NodeId, PageId, PageRange};
+use hiroba_protocol::{Engine, Fact, Sync};
 use hiroba_trace::{Activity, Event, MessageKind, Record, ThreadNumber};
-use hiroba_wire::{Collective, PageCopy};
+use hiroba_wire::Collective;
 
-use super::Cluster;
+use super::{Cluster, Failure};
 use crate::execution::{NodeRecords, Run};
-use crate::program::{Program, Region};
+use crate::program::{GRANULE_BYTES, Program, Region};
 
 /// The records of a run, as they are made.
 #[derive(Default)]
@@ -16,8 +16,6 @@ pub(super) struct Recorder {
     run: Run,
     /// By node, who acts there now.
     actors: Vec<ThreadNumber>,
-    /// By node, the versions of the copies in the message that came last.
-    versions: Vec<Vec<(PageId, VersionVector)>>,
 }
 
 impl Recorder {
@@ -27,7 +25,6 @@ impl Recorder {
             enabled,
             run: Run { nodes: vec![NodeRecords::default(); nodes] },
             actors: vec![ThreadNumber::RUNTIME; nodes],
-            versions: vec![Vec::new(); nodes],
         }
     }
 
@@ -60,15 +57,14 @@ pub(super) fn activity_of(sync: Sync) -> Activity {
     }
 }
 
-/// The homes of a region's pages, as runs.
-fn homes_of(region: &Region, home_of: impl Fn(PageId) -> Option<NodeId>) -> Vec<(PageId, NodeId)> {
-    let mut homes: Vec<(PageId, NodeId)> = Vec::new();
-    for granule in region.granules.iter() {
-        let Some(home) = home_of(granule) else { continue };
-        let end = PageId(granule.0 + 1);
+/// The homes of a region's pages in turn.
+fn homes_of(region: &Region, home_of: impl Fn(PageId) -> Option<NodeId>) -> Vec<(NodeId, u64)> {
+    let granules_per_page = region.page_size.bytes() / GRANULE_BYTES as usize;
+    let mut homes: Vec<(NodeId, u64)> = Vec::new();
+    for home in region.granules.iter().step_by(granules_per_page).filter_map(home_of) {
         match homes.last_mut() {
-            Some(last) if last.1 == home => last.0 = end,
-            _ => homes.push((end, home)),
+            Some(last) if last.0 == home => last.1 += 1,
+            _ => homes.push((home, 1)),
         }
     }
     homes
@@ -105,10 +101,8 @@ impl<E: Engine> Cluster<E> {
     }
 
     /// The node's runtime handles a message.
-    pub(super) fn begin_serving(&mut self, node: NodeId, from: NodeId, bytes: &[u8], copies: &[PageCopy]) {
+    pub(super) fn begin_serving(&mut self, node: NodeId, from: NodeId, bytes: &[u8]) {
         self.recorder.actors[node.index()] = ThreadNumber::RUNTIME;
-        self.recorder.versions[node.index()] =
-            copies.iter().map(|copy| (copy.page, copy.version.clone())).collect();
         let kind = kind_of(bytes);
         self.note_at(node, Event::Received { from, kind, bytes: bytes.len() as u32 });
         self.note_at(node, Event::Enter(Activity::Serve { from, kind }));
@@ -122,34 +116,35 @@ impl<E: Engine> Cluster<E> {
         self.note_at(node, Event::Access { granules, access });
     }
 
-    /// Pages came with the message that is being handled.
-    pub(super) fn note_installed(&mut self, node: NodeId, pages: PageRange) {
-        let versions = self.recorder.versions[node.index()].clone();
-        for (page, version) in versions.into_iter().filter(|(page, _)| pages.contains(*page)) {
-            self.note_at(node, Event::Holds { page, version });
-        }
-    }
-
-    /// Pages were read from their home's frames. What the home itself wrote needs no publication: a notice of it tells that it is there.
-    pub(super) fn note_read(
-        &mut self,
-        node: NodeId,
-        pages: PageRange,
-        page_bytes: u32,
-        home: NodeId,
-        needed: &VersionVector,
-    ) {
-        let mut version = needed.clone();
-        version.advance(home, self.nodes[node.index()].engine.seen().0.get(home));
-        let granules = u64::from(page_bytes / self.limits.granule_bytes);
-        for page in pages.iter().step_by(granules as usize) {
-            self.note_at(node, Event::Holds { page, version: version.clone() });
-        }
-    }
-
-    /// The diff that was made here, or applied.
-    pub(super) fn note_applied(&mut self, node: NodeId, page: PageId, bytes: usize) {
-        let Some((writer, seq)) = self.nodes[node.index()].diffs_from else { return };
-        self.note_at(node, Event::Applied { page, writer, seq, bytes: bytes as u32 });
+    /// Records what the engine tells. What is told of threads the host knows better, and compares.
+    pub(super) fn note_fact(&mut self, node: NodeId, fact: Fact) -> Result<(), Failure> {
+        let event = match fact {
+            Fact::Acquired { lock, turn, .. } => {
+                let turns = self.locks.get(&lock).map_or(0, |record| record.turns);
+                if turn == turns {
+                    return Ok(());
+                }
+                let sentence =
+                    format!("lock {} is taken in turn {turns}, but the engine says {turn}", lock.0);
+                return Err(Failure::Host { node, sentence });
+            }
+            Fact::Applied { page, writer, seq, bytes } => {
+                let applied = self.nodes[node.index()].applied.remove(&page);
+                if bytes > 0 && !applied {
+                    return Ok(());
+                }
+                Event::Applied { page, writer, seq, bytes }
+            }
+            Fact::Holds { page, version } => Event::Holds { page, version },
+            Fact::Closed { seq, pages } => Event::Closed { seq, pages },
+            Fact::Seen { grown } => Event::Seen { grown },
+            Fact::Released { .. }
+            | Fact::Met { .. }
+            | Fact::Published { .. }
+            | Fact::PublicationSeen { .. }
+            | Fact::Atomic { .. } => return Ok(()),
+        };
+        self.note_at(node, event);
+        Ok(())
     }
 }

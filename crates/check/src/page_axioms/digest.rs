@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use hiroba_base::{IntervalSeq, LockId, NodeId, PageId, PageRange};
+use hiroba_base::{IntervalSeq, LockId, NodeId, PageId, PageSet};
 use hiroba_trace::{Activity, Event, MessageKind, Record, ThreadNumber};
 use rustc_hash::FxHashMap;
 
@@ -31,7 +31,8 @@ impl core::fmt::Display for Place {
 pub(super) struct Interval<'a> {
     pub(super) seq: IntervalSeq,
     pub(super) record: usize,
-    pub(super) pages: &'a [PageId],
+    /// Very many pages are told of in several pieces.
+    pub(super) pages: Vec<&'a PageSet>,
 }
 
 /// A message as one end tells of it.
@@ -46,7 +47,6 @@ pub(super) struct Parcel {
 pub(super) struct Applied {
     pub(super) record: usize,
     pub(super) seq: IntervalSeq,
-    pub(super) bytes: u32,
 }
 
 #[derive(Default)]
@@ -65,7 +65,14 @@ pub(super) struct NodeDigest<'a> {
     pub(super) arrivals: BTreeMap<u64, Timestamp>,
 }
 
-impl NodeDigest<'_> {
+impl<'a> NodeDigest<'a> {
+    fn close(&mut self, seq: IntervalSeq, record: usize, pages: &'a PageSet) {
+        match self.intervals.last_mut().filter(|interval| interval.seq == seq) {
+            Some(interval) => interval.pages.push(pages),
+            None => self.intervals.push(Interval { seq, record, pages: vec![pages] }),
+        }
+    }
+
     pub(super) fn last_interval(&self) -> IntervalSeq {
         self.intervals.last().map_or(0, |interval| interval.seq)
     }
@@ -83,14 +90,6 @@ impl NodeDigest<'_> {
     }
 }
 
-/// Pages of one home, each of so many granules.
-#[derive(Clone, Copy)]
-struct Homed {
-    end: PageId,
-    granules: u64,
-    home: NodeId,
-}
-
 /// What a run's nodes say of themselves.
 pub(super) struct Digest<'a> {
     pub(super) nodes: Vec<NodeDigest<'a>>,
@@ -101,7 +100,7 @@ pub(super) struct Digest<'a> {
     pub(super) published: FxHashMap<(NodeId, NodeId, u64), Timestamp>,
     /// Holds that were taken or given up twice.
     pub(super) repeated: Vec<(Place, &'static str, LockId, u64)>,
-    homes: BTreeMap<PageId, Homed>,
+    regions: BTreeMap<PageId, &'a Event>,
 }
 
 /// A call that makes something known, and what its node had seen then. What the call's own thread closes meanwhile belongs to it.
@@ -156,7 +155,7 @@ impl<'a> Digest<'a> {
             released: FxHashMap::default(),
             published: FxHashMap::default(),
             repeated: Vec::new(),
-            homes: BTreeMap::new(),
+            regions: BTreeMap::new(),
         };
         for (node, records) in run.ids().zip(&run.nodes) {
             digest.read(node, &records.records);
@@ -189,14 +188,14 @@ impl<'a> Digest<'a> {
                     }
                 }
                 Event::Diffed { page, bytes } if *bytes > 0 => diffs.push((*page, *bytes)),
-                Event::Applied { page, writer, seq, bytes } => {
+                Event::Applied { page, writer, seq, .. } => {
                     let applied = digest.applied.entry((*page, *writer)).or_default();
-                    applied.push(Applied { record, seq: *seq, bytes: *bytes });
+                    applied.push(Applied { record, seq: *seq });
                 }
                 Event::Closed { seq, pages } => {
                     raise(&mut seen, node, *seq);
                     digest.diffs.extend(diffs.drain(..).map(|(page, bytes)| ((page, *seq), bytes)));
-                    digest.intervals.push(Interval { seq: *seq, record, pages });
+                    digest.close(*seq, record, pages);
                     if let Some(call) = calls.open.last_mut().filter(|call| makes_known(call.activity)) {
                         call.seen.clone_from(&seen);
                     }
@@ -210,10 +209,7 @@ impl<'a> Digest<'a> {
                 Event::Released { lock, turn } => self.end(node, calls, End::Released(*lock, *turn, record)),
                 Event::Met { epoch } => self.end(node, calls, End::Met(*epoch)),
                 Event::Published { to, count } => self.end(node, calls, End::Published(*to, *count)),
-                Event::Region { granules, page_size, homes } => {
-                    let per_page = page_size.bytes() as u64 / u64::from(GRANULE_BYTES);
-                    self.note_homes(*granules, per_page.max(1), homes);
-                }
+                Event::Region { granules, .. } => _ = self.regions.insert(granules.first, event),
                 _ => {}
             }
         }
@@ -267,18 +263,12 @@ impl<'a> Digest<'a> {
         }
     }
 
-    fn note_homes(&mut self, granules: PageRange, per_page: u64, homes: &[(PageId, NodeId)]) {
-        let mut first = granules.first;
-        for (end, home) in homes {
-            self.homes.insert(first, Homed { end: *end, granules: per_page, home: *home });
-            first = *end;
-        }
-    }
-
     /// The home of a page and how many granules it has, if it was allocated.
     pub(super) fn home_of(&self, page: PageId) -> Option<(NodeId, u64)> {
-        let (_, homed) = self.homes.range(..=page).next_back()?;
-        (page < homed.end).then_some((homed.home, homed.granules))
+        let (_, region) = self.regions.range(..=page).next_back()?;
+        let Event::Region { page_size, .. } = region else { return None };
+        let (_, home) = region.home_of(page, GRANULE_BYTES)?;
+        Some((home, page_size.bytes() as u64 / u64::from(GRANULE_BYTES)))
     }
 }
 

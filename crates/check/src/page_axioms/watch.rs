@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use hiroba_base::{Access, IntervalSeq, NodeId, PageId, PageRange, VersionVector};
+use hiroba_base::{Access, IntervalSeq, NodeId, PageId, PageRange, PageSet, VersionVector};
 use hiroba_trace::{Activity, Event, MessageKind, Record, ThreadNumber};
 use rustc_hash::FxHashMap;
 
@@ -296,9 +296,9 @@ impl<'a> Watcher<'a> {
         let before = self.seen[writer.index()];
         raise(&mut self.seen, writer, seq);
         for interval in theirs.between(before, seq) {
-            for page in interval.pages {
+            for page in interval.pages.iter().flat_map(|pages| pages.iter()) {
                 self.findings.notices += 1;
-                self.must_hold(*page, writer, interval.seq);
+                self.must_hold(page, writer, interval.seq);
             }
         }
     }
@@ -341,15 +341,15 @@ impl<'a> Watcher<'a> {
         });
     }
 
-    fn close(&mut self, seq: IntervalSeq, pages: &[PageId]) {
-        self.findings.intervals += 1;
+    fn close(&mut self, seq: IntervalSeq, pages: &PageSet) {
         let before = self.seen[self.node.index()];
-        if seq != before + 1 {
+        self.findings.intervals += usize::from(seq != before);
+        if seq != before && seq != before + 1 {
             self.convict(Axiom::Intervals, |_| format!("interval {seq} is closed after interval {before}"));
         }
         raise(&mut self.seen, self.node, seq);
-        for page in pages {
-            self.own.insert(*page, seq);
+        for page in pages.iter() {
+            self.own.insert(page, seq);
         }
     }
 
@@ -452,7 +452,7 @@ impl<'a> Watcher<'a> {
             });
         }
         let made = self.digest.nodes[writer.index()].diffs.get(&(page, seq)).copied();
-        if made != Some(bytes) && !self.is_cut_off(writer) {
+        if made.unwrap_or(0) != bytes && !self.is_cut_off(writer) {
             let made = made.map_or("none".to_owned(), |made| format!("one of {made} bytes"));
             self.convict(Axiom::Diffs, |_| {
                 format!("a diff of {page} of {bytes} bytes from interval {seq} of node {writer} is applied, which made {made}")
@@ -475,8 +475,8 @@ impl<'a> Watcher<'a> {
                     continue;
                 }
                 let Some(interval) = theirs.interval(*seq) else { continue };
-                // What the writer sent before it closed the interval, its diffs among it, has come.
-                let must_come = sent.partition_point(|parcel| parcel.record < interval.record);
+                // The last of the interval's diffs for this home are what the writer sends it next.
+                let must_come = sent.partition_point(|parcel| parcel.record < interval.record) + 1;
                 let applied = digest.nodes[self.node.index()].applied.get(&(*page, writer));
                 let is_applied =
                     applied.is_some_and(|applied| applied.iter().any(|applied| applied.seq == *seq));

@@ -5,7 +5,7 @@ use hiroba_wire::{AtomicOperation, AtomicOutcome, Message, Ticket};
 
 use super::{AfterRelease, AtomicClient, AtomicTarget, Hlrc, HomeRequest, unexpected};
 use crate::home::Located;
-use crate::{Effect, Misuse, Outcome, ProtocolError, Waiter};
+use crate::{Effect, Fact, Misuse, Outcome, ProtocolError, Waiter};
 
 impl Hlrc {
     pub(super) fn begin_atomic(
@@ -43,7 +43,8 @@ impl Hlrc {
     }
 
     pub(super) fn finish_atomic_at_home(&mut self, outcome: AtomicOutcome) {
-        let (client, page_id) = self.atomics.pop_front().expect("every atomic answer has its effect");
+        let (client, page_id, offset) = self.atomics.pop_front().expect("every atomic answer has its effect");
+        let turn = self.count_atomic(page_id, offset);
         match client {
             AtomicClient::Here(waiter) => {
                 if self.pages.entry(page_id).or_default().shared {
@@ -51,9 +52,12 @@ impl Hlrc {
                 } else {
                     self.note_unnoticed(page_id);
                 }
+                self.tell(|_| Some(Fact::Atomic { waiter, page: page_id, offset, turn, outcome }));
                 self.wake(waiter, Outcome::Atomic(outcome));
             }
-            AtomicClient::There(node, ticket) => self.send(node, &Message::AtomicReply { ticket, outcome }),
+            AtomicClient::There(node, ticket) => {
+                self.send(node, &Message::AtomicReply { ticket, outcome, turn });
+            }
         }
     }
 
@@ -61,6 +65,7 @@ impl Hlrc {
         &mut self,
         ticket: Ticket,
         outcome: AtomicOutcome,
+        turn: u64,
     ) -> Result<(), ProtocolError> {
         let Some(AtomicTarget { page: page_id, offset, overtaken }) = self.atomic_targets.remove(&ticket)
         else {
@@ -80,7 +85,9 @@ impl Hlrc {
             self.effects.push_back(Effect::Patch { page: page_id, offset, value: outcome.current });
         }
         self.operated_on.insert(page_id);
-        self.wake(Waiter(ticket), Outcome::Atomic(outcome));
+        let waiter = Waiter(ticket);
+        self.tell(|_| Some(Fact::Atomic { waiter, page: page_id, offset, turn, outcome }));
+        self.wake(waiter, Outcome::Atomic(outcome));
         Ok(())
     }
 }

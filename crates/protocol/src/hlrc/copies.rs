@@ -8,7 +8,7 @@ use hiroba_wire::{Message, PAGES_PER_MESSAGE_MAX, PageCopy, PagesWanted};
 
 use super::{Fetch, Hlrc, HomeRequest, PendingRequest, unexpected};
 use crate::home::Located;
-use crate::{Effect, NewContent, PageToSend, ProtocolError};
+use crate::{Effect, Fact, NewContent, PageToSend, ProtocolError};
 
 /// A reply with several pages is no longer than this: the first of them can be used while the next ones travel, the message
 /// stays in the caches between its copies, and with its head it fits the longest datagram.
@@ -246,6 +246,11 @@ impl Hlrc {
 
     /// Lets the program at what has come.
     pub(super) fn end_fetches(&mut self, fetches: Vec<(PageId, Fetch)>) {
+        for (page_id, _) in &fetches {
+            self.tell(|engine| {
+                Some(Fact::Holds { page: *page_id, version: engine.pages[page_id].held.clone() })
+            });
+        }
         let given = fetches.iter().filter(|(page_id, fetch)| {
             // A marker that nobody has touched yet tells when it is touched; a page with unsent writes has no time for that.
             !fetch.marks || fetch.demanded || self.pages[page_id].twin

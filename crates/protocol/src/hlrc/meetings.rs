@@ -7,7 +7,7 @@ use hiroba_wire::{Collective, Knowledge, Message};
 use super::{AfterRelease, Hlrc, unexpected};
 use crate::barrier::{self, Arrival, Meeting};
 use crate::interval::IntervalLog;
-use crate::{Effect, Misuse, Outcome, ProtocolError, Waiter};
+use crate::{Effect, Fact, Misuse, Outcome, ProtocolError, Waiter};
 
 /// The threads that make this node's collective calls, and which of them have come to the next one.
 #[derive(Debug)]
@@ -131,6 +131,7 @@ impl Hlrc {
         self.beyond = IntervalLog::new(self.limits.nodes);
         (self.team.arrived, self.team.meets) = (false, None);
         for waiter in std::mem::take(&mut self.team.gathered) {
+            self.tell(|_| Some(Fact::Met { waiter, epoch }));
             self.wake(waiter, Outcome::Collective(collective));
         }
         for (from, bytes) in std::mem::take(&mut self.early) {
