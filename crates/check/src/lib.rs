@@ -21,3 +21,4 @@ pub mod network;
 pub mod page_axioms;
 pub mod program;
 pub mod random_program;
+pub mod sequential;
