@@ -157,6 +157,14 @@ bool hiroba_compare_exchange(uint64_t *shared, uint64_t *expected, uint64_t desi
 uint64_t hiroba_load(const uint64_t *shared);
 void hiroba_store(uint64_t *shared, uint64_t value);
 
+/* --- Looking at a run ------------------------------------------------------------------------------- */
+
+/* A plain load or store of 1, 2, 4 or 8 naturally aligned bytes of shared memory (values are zero-extended, or cut off), which
+ * the trace of the run records (hiroba run --trace DIR). For litmus programs, whose every access is then held against the
+ * protocol's promises; without a trace they only load and store. A wrong address or length ends the job with a sentence. */
+uint64_t hiroba_traced_load(const void *shared, size_t bytes);
+void hiroba_traced_store(void *shared, size_t bytes, uint64_t value);
+
 #ifdef __cplusplus
 }
 #endif

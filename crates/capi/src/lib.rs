@@ -13,6 +13,7 @@ mod stdio;
 mod synchronisation;
 mod system_calls;
 mod threads;
+mod traced;
 
 /// The runtime's own allocator: fault handlers run protocol code that allocates, in threads that may have been
 /// interrupted inside the program's `malloc`.

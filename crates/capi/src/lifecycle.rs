@@ -58,11 +58,12 @@ unsafe extern "C" {
 /// A program that ends well without `hiroba_finalize` leaves the job here: its pages may be needed by others. One
 /// that ends badly does not wait for anybody.
 extern "C" fn leave_at_exit(status: c_int, _: *mut c_void) {
-    if status == 0
-        && let Some(runtime) = Runtime::get()
-    {
+    let Some(runtime) = Runtime::get() else { return };
+    if status == 0 {
         runtime.leave();
         crate::system_calls::unshield();
+    } else {
+        runtime.flush_trace();
     }
 }
 

@@ -12,6 +12,7 @@ use hiroba_wire::control::{FaultSourceChoice, InjectedFaults, WriteTrackingChoic
 use crate::bench::{BenchOptions, BenchPlan, Group};
 use crate::compiler::Language;
 use crate::failure::Failure;
+use crate::trace::TraceCommand;
 
 /// What the user asked for, checked.
 #[derive(Debug)]
@@ -41,6 +42,8 @@ pub enum Command {
         /// How many nodes to compare with one.
         nodes: u16,
     },
+    /// Look at a trace.
+    Trace(TraceCommand),
     /// Say what this machine offers and lacks.
     Doctor,
 }
@@ -72,6 +75,8 @@ pub struct RunOptions {
     pub statistics_table: bool,
     /// Where to write the statistics as JSON.
     pub statistics_json: Option<PathBuf>,
+    /// The directory for the run's trace.
+    pub trace: Option<PathBuf>,
     /// Variables to set in the nodes' environment.
     pub variables: Vec<(OsString, OsString)>,
     /// Whether to put the node in front of each line of output.
@@ -160,6 +165,9 @@ enum Subcommands {
         #[arg(short, value_name = "NODES", default_value = "4", allow_hyphen_values = true)]
         nodes: String,
     },
+    /// Look at what 'run --trace DIR' has recorded
+    #[command(subcommand)]
+    Trace(TraceSubcommands),
     /// Tell what this machine offers and lacks, what is lost by that, and what to do about it
     #[command(after_help = AFTER_DOCTOR_HELP)]
     Doctor,
@@ -173,6 +181,34 @@ enum Subcommands {
     Top(UnavailableArguments),
     #[command(hide = true, disable_help_flag = true)]
     Reproduce(UnavailableArguments),
+}
+
+#[derive(Subcommand)]
+enum TraceSubcommands {
+    /// Count what a trace holds
+    Summary {
+        /// The directory after --trace
+        #[arg(value_name = "DIR")]
+        directory: PathBuf,
+    },
+    /// Write a trace in the Trace Event Format, which https://ui.perfetto.dev shows
+    Export {
+        /// The directory after --trace
+        #[arg(value_name = "DIR")]
+        directory: PathBuf,
+        /// The file to write
+        #[arg(short, value_name = "FILE")]
+        output: PathBuf,
+    },
+}
+
+impl From<TraceSubcommands> for TraceCommand {
+    fn from(given: TraceSubcommands) -> TraceCommand {
+        match given {
+            TraceSubcommands::Summary { directory } => TraceCommand::Summary { directory },
+            TraceSubcommands::Export { directory, output } => TraceCommand::Export { directory, output },
+        }
+    }
 }
 
 #[derive(Args)]
@@ -220,6 +256,9 @@ struct RunArguments {
     /// Show where the time went when the job has ended; =json:FILE writes it to FILE (give both for both)
     #[arg(long, value_name = "json:FILE", num_args = 0..=1, require_equals = true, default_missing_value = "")]
     stats: Vec<OsString>,
+    /// Record faults, messages and synchronisation of every node in DIR, which must be new or empty
+    #[arg(long, value_name = "DIR")]
+    trace: Option<PathBuf>,
     /// Put the number of the node in front of each line that the program writes
     #[arg(long)]
     label: bool,
@@ -290,8 +329,6 @@ struct UnavailableFlags {
     replacement: Option<String>,
     #[arg(long, hide = true)]
     slow: Option<String>,
-    #[arg(long, hide = true)]
-    trace: Option<String>,
     #[arg(long = "virtual", hide = true)]
     virtual_cluster: Option<String>,
     #[arg(long, hide = true)]
@@ -310,7 +347,6 @@ impl UnavailableFlags {
             (self.swap.is_some(), "--swap", "leave it out: pages stay in memory"),
             (self.replacement.is_some(), "--replacement", "leave it out: no page is replaced"),
             (self.slow.is_some(), "--slow", "leave it out: every node runs at full speed"),
-            (self.trace.is_some(), "--trace", "use --stats to see where the time goes"),
             (self.virtual_cluster.is_some(), "--virtual", "use -n to run nodes on this machine"),
             (self.progress, "--progress", "use --stats to see where the time went"),
         ];
@@ -342,6 +378,7 @@ pub fn parse(arguments: impl Iterator<Item = OsString>) -> Result<Command, Failu
         Subcommands::Calibrate(given) => unavailable("calibrate", &given),
         Subcommands::Top(given) => unavailable("top", &given),
         Subcommands::Reproduce(given) => unavailable("reproduce", &given),
+        Subcommands::Trace(given) => Ok(Command::Trace(given.into())),
         Subcommands::Doctor => Ok(Command::Doctor),
     }
 }
@@ -392,6 +429,7 @@ fn check_run(given: RunArguments) -> Result<RunOptions, Failure> {
         debug: given.debug.as_deref().map(|node| check_debug(node, nodes_max)).transpose()?,
         statistics_table,
         statistics_json,
+        trace: given.trace,
         variables: check_variables(given.variables)?,
         label: given.label,
         inject: given.inject.as_deref().map(check_inject).transpose()?,

@@ -9,6 +9,7 @@ mod failure;
 mod run;
 mod statistics_table;
 mod symbols;
+mod trace;
 
 use std::process::ExitCode;
 
@@ -30,6 +31,7 @@ fn main() -> ExitCode {
         Command::Bench(options) => bench::bench(&options),
         Command::BenchNode(plan) => bench::serve_as_node(&plan),
         Command::Demo { nodes } => demo::demo(nodes),
+        Command::Trace(command) => trace::look(&command),
         Command::Doctor => Ok(doctor::doctor()),
     };
     match result {

@@ -65,7 +65,6 @@ fn what_the_contract_names_and_this_version_lacks() {
         "run --swap /tmp true",
         "run --replacement clock true",
         "run --slow 1=2 true",
-        "run --trace dir true",
         "run --virtual a.toml true",
         "run --progress true",
         "bench ports",
@@ -84,7 +83,7 @@ fn help_lists_what_works_and_nothing_else() {
     let general = call(&["--help"]);
     let run = call(&["run", "--help"]);
     assert_eq!((general.status, run.status), (0, 0));
-    for word in ["run", "cc", "cxx", "fc", "demo", "bench", "doctor"] {
+    for word in ["run", "cc", "cxx", "fc", "demo", "bench", "trace", "doctor"] {
         assert!(general.stdout.contains(&format!("\n  {word} ")), "{word}");
     }
     for word in ["bench-node", "reproduce"] {
@@ -107,10 +106,11 @@ fn help_lists_what_works_and_nothing_else() {
         "--dead-after",
         "--hosts",
         "--launcher",
+        "--trace",
     ] {
         assert!(run.stdout.contains(flag), "{flag}");
     }
-    for flag in ["--swap", "--trace", "--virtual"] {
+    for flag in ["--swap", "--virtual"] {
         assert!(!run.stdout.contains(flag), "{flag}");
     }
     assert!(call(&["--version"]).stdout.starts_with("hiroba "));

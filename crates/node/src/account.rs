@@ -248,6 +248,13 @@ pub(crate) struct Inside<'a> {
     since: Instant,
 }
 
+impl Inside<'_> {
+    /// Since when.
+    pub(crate) fn since(&self) -> Instant {
+        self.since
+    }
+}
+
 impl Drop for Inside<'_> {
     fn drop(&mut self) {
         self.account.add(self.class, self.since.elapsed());

@@ -8,6 +8,7 @@ use hiroba_memory::{MemoryConfig, SharedMemory};
 use hiroba_wire::control::{JobDescription, SharedFiles};
 
 use crate::NodeError;
+use crate::tracing::Recorder;
 
 /// The fabric of a job of several nodes.
 pub(crate) fn open(job: &JobDescription) -> Result<Arc<dyn Fabric>, NodeError> {
@@ -50,6 +51,14 @@ fn shared_files(job: &JobDescription) -> Result<ShmFiles, NodeError> {
         boards: all(&files.board_fds)?,
         doorbells: all(&files.doorbell_fds)?,
     })
+}
+
+/// The record of a traced run, in the file that the launcher opened.
+pub(crate) fn open_trace(job: &JobDescription, granule_bytes: u32) -> Result<Option<Recorder>, NodeError> {
+    let Some(descriptor) = job.trace_fd else { return Ok(None) };
+    let file = inherited(descriptor)?;
+    let recorder = Recorder::of_job(job, file, granule_bytes);
+    recorder.map(Some).map_err(|source| NodeError::System { what: "beginning the trace", source })
 }
 
 /// A descriptor that the launcher passed to this process for this use alone, kept out of what the program executes.

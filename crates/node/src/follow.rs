@@ -63,7 +63,7 @@ impl Runtime {
                     let offset = (start - program.base) as u64;
                     let identity = program.identity;
                     let message = Message::ProgramData { identity, offset, bytes: &bytes }.encode();
-                    NodeId::all(self.nodes()).skip(1).for_each(|node| self.fabric().send(node, &[&message]));
+                    NodeId::all(self.nodes()).skip(1).for_each(|node| self.send_to(node, &[&message]));
                 }
             }
         }

@@ -146,7 +146,7 @@ impl Runtime {
     #[inline]
     pub fn malloc(&self, bytes: u64, align: u64) -> Option<(usize, bool)> {
         let block = self.heap.allocate_quickly(bytes, align).or_else(|| {
-            let _inside = self.account.enter(&self.threads, TimeClass::Other);
+            let _inside = (self.trace_other(), self.account.enter(&self.threads, TimeClass::Other));
             self.heap.allocate(bytes, align)
         });
         block.map(|block| (block.address as usize, block.zeroed))
@@ -163,7 +163,7 @@ impl Runtime {
     fn free_thoroughly(&self, call: &str, address: usize) {
         let owner = self.owner(call, address);
         if owner == self.me {
-            let _inside = self.account.enter(&self.threads, TimeClass::Other);
+            let _inside = (self.trace_other(), self.account.enter(&self.threads, TimeClass::Other));
             let freed = self.heap.free(address as u64, self.me);
             return freed.unwrap_or_else(|error| self.not_a_block(call, error));
         }
@@ -174,7 +174,7 @@ impl Runtime {
     /// The usable length of a block.
     pub fn block_length(&self, call: &str, address: usize) -> u64 {
         let owner = self.owner(call, address);
-        let _inside = self.account.enter(&self.threads, TimeClass::Other);
+        let _inside = (self.trace_other(), self.account.enter(&self.threads, TimeClass::Other));
         if owner == self.me {
             let length = self.heap.thoroughly(|pool, _| pool.length_of(address as u64));
             return length.unwrap_or_else(|error| self.not_a_block(call, error));
@@ -198,7 +198,7 @@ impl Runtime {
             let length = self.block_length(call, address);
             return (length / 2..=length).contains(&bytes);
         }
-        let _inside = self.account.enter(&self.threads, TimeClass::Other);
+        let _inside = (self.trace_other(), self.account.enter(&self.threads, TimeClass::Other));
         let resized = self.heap.thoroughly(|pool, _| pool.resize(address as u64, bytes));
         resized.unwrap_or_else(|error| self.not_a_block(call, error))
     }
@@ -219,7 +219,7 @@ impl Runtime {
 
     fn send_aside(&self, to: NodeId, message: &Message<'_>) {
         let _signals = SignalsHeld::hold();
-        self.fabric().send(to, &[&message.encode()]);
+        self.send_to(to, &[&message.encode()]);
     }
 
     /// The thread that serves others may be amid a call of its own, so this leaves its cache alone.

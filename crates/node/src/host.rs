@@ -9,6 +9,7 @@ use std::time::Instant;
 use hiroba_base::{Access, NodeId, PageId, PageRange, PageSet, PageSize};
 use hiroba_memory::{FaultSource, Twins};
 use hiroba_protocol::{Done, Effect, Engine, NewContent, PageToSend, ReadOutcome, diff};
+use hiroba_trace::Event;
 use hiroba_wire::{AtomicOperation, AtomicOutcome, Message, PageCopy};
 
 use crate::account::TimeClass;
@@ -38,6 +39,8 @@ pub(crate) struct EventFault {
     pub(crate) thread: Option<u32>,
     pub(crate) class: TimeClass,
     pub(crate) since: Instant,
+    /// The trace knows that it began.
+    pub(crate) is_traced: bool,
 }
 
 impl Core {
@@ -92,7 +95,7 @@ impl Runtime {
     fn carry_out(&self, core: &mut Core, effect: Effect, received: &[u8]) {
         let tallies = &self.account.tallies;
         match effect {
-            Effect::Send { to, message } => self.fabric().send(to, &[&message]),
+            Effect::Send { to, message } => self.send_to(to, &[&message]),
             Effect::SendPages { to, pages } => self.send_pages(core, to, pages),
             Effect::Protect { pages, access } => self.protect(core, pages, access),
             Effect::Invalidate { span, pages } => {
@@ -101,6 +104,7 @@ impl Runtime {
             }
             Effect::Watch { pages } => {
                 self.or_fatal(self.watching().watch(pages));
+                self.trace_fact(|| Event::Access { granules: pages, access: Access::Write });
                 self.end_event_faults(core, pages);
             }
             Effect::Unwatch { pages } => self.or_fatal(self.watching().unwatch(pages)),
@@ -111,6 +115,7 @@ impl Runtime {
             }
             Effect::Twin { page, page_bytes } => {
                 core.twins.make(page, page_bytes as usize);
+                self.trace_fact(|| Event::Twinned { page });
                 tallies.twins_made.fetch_add(1, Relaxed);
             }
             Effect::Diff { page, keep_twin } => {
@@ -170,7 +175,7 @@ impl Runtime {
                 core.engine.handle_done(Done::Atomic { outcome });
             }
             Effect::Wake { waiter, outcome } => self.threads.get(waiter).answer(Answer::Engine(outcome)),
-            Effect::Tell(_) => {}
+            Effect::Tell(fact) => self.trace_told(fact),
             Effect::Fatal { sentence } => self.fatal(&sentence),
         }
     }
@@ -178,6 +183,7 @@ impl Runtime {
     fn protect(&self, core: &mut Core, pages: PageRange, access: Access) {
         let Some(faults) = &self.faults else { return };
         self.or_fatal(faults.protect(pages, access));
+        self.trace_fact(|| Event::Access { granules: pages, access });
         if access > Access::None {
             self.end_event_faults(core, pages);
         }
@@ -190,6 +196,9 @@ impl Runtime {
             if over {
                 let thread = fault.thread.and_then(|tid| self.threads.by_tid(tid));
                 self.account.fault_served(thread, fault.class, fault.since.elapsed());
+                if fault.is_traced {
+                    self.trace_event_fault_served(fault.thread);
+                }
             }
             !over
         });
@@ -228,6 +237,7 @@ impl Runtime {
             });
             debug_assert!(whole.is_ok(), "the diff was made here");
         }
+        self.trace_fact(|| Event::Diffed { page, bytes: runs.len() as u32 });
         self.account.tallies.diffs_made.fetch_add(1, Relaxed);
         self.account.tallies.diff_bytes.fetch_add(runs.len() as u64, Relaxed);
         runs
@@ -252,7 +262,7 @@ impl Runtime {
         core.message.clear();
         let head = std::mem::take(&mut core.message);
         core.message = Message::encode_reply_before_content(copies, content_bytes, head);
-        self.fabric().send(to, &[&core.message, &core.page[..content_bytes]]);
+        self.send_to(to, &[&core.message, &core.page[..content_bytes]]);
     }
 
     /// Fills frames that hold nothing of worth: with these bytes, or with zeros.

@@ -17,6 +17,7 @@
 //! | `space.rs`, `layout.rs` | collective allocation; what lies where in the shared region |
 //! | `follow.rs` | programs whose node 0 leads and whose other nodes follow (`tsm.h`) |
 //! | `account.rs` | time and counts |
+//! | `tracing.rs` | the record of a traced run |
 
 mod account;
 mod arena;
@@ -46,6 +47,7 @@ mod service;
 mod signals;
 mod space;
 mod threads;
+mod tracing;
 mod waits;
 
 /// Tells builds of one version apart: nodes of a job must be of one build.

@@ -59,11 +59,11 @@ impl Peers {
         due
     }
 
-    fn look(&self, fabric: &dyn Fabric) -> Option<NodeId> {
+    fn look(&self, fabric: &dyn Fabric, send: impl Fn(NodeId, &[u8])) -> Option<NodeId> {
         let sign = Message::Alive.encode();
         for peer in &self.on_other_hosts {
             self.signs_sent.fetch_add(1, Ordering::Relaxed);
-            fabric.send(*peer, &[&sign]);
+            send(*peer, &sign);
         }
         let since_last = self.look_every.unwrap_or(Duration::MAX);
         let silent = fabric.longest_silence().filter(|(_, silence)| *silence >= since_last);
@@ -94,7 +94,9 @@ impl Runtime {
         if !self.has_fabric() {
             return;
         }
-        if let (Some(peer), Some(control)) = (self.peers.look(self.fabric()), &self.control) {
+        if let (Some(peer), Some(control)) =
+            (self.peers.look(self.fabric(), |peer, sign| self.send_to(peer, &[sign])), &self.control)
+        {
             control.send(&ToLauncher::Silent { peer });
         }
     }

@@ -83,7 +83,7 @@ impl Runtime {
                 self.hold_against(core, home, seq, &timestamp, epoch, interval_end, pages);
             } else {
                 let message = Message::WrittenPages { seq, timestamp, epoch, interval_end, pages };
-                self.fabric().send(home, &[&message.encode()]);
+                self.send_to(home, &[&message.encode()]);
             }
         }
     }

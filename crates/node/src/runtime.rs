@@ -12,7 +12,7 @@ use hiroba_memory::fault::{
 use hiroba_memory::{ForkGuard, MemoryConfig, MemoryError, SharedMemory, Twins};
 use hiroba_protocol::hlrc::Hlrc;
 use hiroba_protocol::{Engine, Misuse, Outcome, Sync, Waiter, WriteTracking};
-use hiroba_trace::NodeStatistics;
+use hiroba_trace::{Activity, NodeStatistics};
 use hiroba_wire::control::{FaultSourceChoice, JobDescription, ToLauncher, ToNode, WriteTrackingChoice};
 use hiroba_wire::{AtomicOperation, AtomicOutcome, Collective, Limits, Placement};
 use rustix::event::{PollFd, PollFlags, poll};
@@ -33,6 +33,7 @@ use crate::service::Service;
 use crate::signals::SignalsHeld;
 use crate::space::CollectiveSpace;
 use crate::threads::{Answer, Call, Purpose, Threads};
+use crate::tracing::{Recorder, activity_of};
 
 /// What a program thread may leave queued for other nodes when it goes on computing; the diffs of one release come on top.
 const BACKLOG_BYTES_MAX: usize = 64 << 20;
@@ -68,6 +69,8 @@ pub struct Runtime {
     pub(crate) regions_made: Mutex<()>,
     team: AtomicU32,
     pub(crate) patience: Patience,
+    /// Of a traced run.
+    pub(crate) recorder: Option<Recorder>,
     left: AtomicBool,
     /// The launcher has closed the job: nobody needs this node any more.
     pub(crate) closed: AtomicBool,
@@ -120,6 +123,7 @@ impl Runtime {
         }
         runtime.start_service()?;
         runtime.calibrate();
+        runtime.trace_program();
         crate::last_words::prepare();
         Ok(runtime)
     }
@@ -156,6 +160,7 @@ impl Runtime {
             control: None,
             peers: Peers::default(),
             looks_for_races: false,
+            recorder: None,
             cores_suffice: true,
             low_latency: false,
         })
@@ -180,6 +185,8 @@ impl Runtime {
             });
             fabric = Some(fabrics::open(&job)?);
         }
+        let granule_bytes = memory.granule().bytes() as u32;
+        let recorder = fabrics::open_trace(&job, granule_bytes)?;
         let threads_per_node = u32::from(job.threads_per_node);
         let control = Some(control);
         Runtime::assemble(Parts {
@@ -193,6 +200,7 @@ impl Runtime {
             control,
             peers: Peers::new(&job),
             looks_for_races: job.races,
+            recorder,
             cores_suffice: do_cores_suffice(&job),
             low_latency: job.low_latency,
         })
@@ -210,6 +218,7 @@ impl Runtime {
             control,
             peers,
             looks_for_races,
+            recorder,
             cores_suffice,
             low_latency,
         } = parts;
@@ -221,6 +230,9 @@ impl Runtime {
             _ => WriteTracking::Fault,
         };
         let mut engine = Hlrc::new(me, limits, tracking);
+        if recorder.is_some() {
+            engine = engine.telling();
+        }
         let looks_for_races = looks_for_races && nodes > 1;
         if looks_for_races {
             engine = engine.looking_for_races();
@@ -233,7 +245,7 @@ impl Runtime {
         let races = looks_for_races.then(Races::default);
         let core = Core::new(Box::new(engine), Twins::new(memory.clone()), races);
         let heap = Heap::new(me, &memory, layout.arena(me), page_size);
-        Ok(Runtime {
+        let runtime = Runtime {
             me,
             nodes,
             limits,
@@ -257,9 +269,14 @@ impl Runtime {
             regions_made: Mutex::new(()),
             team: AtomicU32::new(1),
             patience: Patience::new(cores_suffice),
+            recorder,
             left: AtomicBool::new(false),
             closed: AtomicBool::new(false),
-        })
+        };
+        for node in NodeId::all(nodes) {
+            runtime.trace_region(runtime.layout.arena(node), page_size, Placement::On(node));
+        }
+        Ok(runtime)
     }
 
     fn start_service(&'static self) -> Result<(), NodeError> {
@@ -378,6 +395,7 @@ impl Runtime {
 
     /// Ends the job: this node cannot go on.
     pub fn fatal(&self, sentence: &str) -> ! {
+        self.flush_trace();
         match &self.control {
             Some(control) => control.send(&ToLauncher::Fatal { sentence: sentence.to_owned() }),
             None => eprintln!("hiroba: {sentence}"),
@@ -417,6 +435,7 @@ struct Parts {
     control: Option<ControlChannel>,
     peers: Peers,
     looks_for_races: bool,
+    recorder: Option<Recorder>,
     /// Every program thread of this machine's part of the job has a core of its own.
     cores_suffice: bool,
     low_latency: bool,
@@ -512,16 +531,35 @@ fn open_faults_for_races(
 /// What program threads ask for. Each call returns when it is done.
 impl Runtime {
     /// Has the engine do something for the calling thread, and waits for its answer.
-    pub(crate) fn ask(&self, class: TimeClass, request: impl FnOnce(&mut dyn Engine, Waiter)) -> Outcome {
-        self.ask_as(Purpose::Call, class, |core, waiter| request(&mut *core.engine, waiter))
+    fn ask(
+        &self,
+        class: TimeClass,
+        activity: Activity,
+        request: impl FnOnce(&mut dyn Engine, Waiter),
+    ) -> Outcome {
+        self.ask_as(Purpose::Call, class, activity, |core, waiter| request(&mut *core.engine, waiter))
     }
 
-    fn ask_as(&self, purpose: Purpose, class: TimeClass, request: impl FnOnce(&mut Core, Waiter)) -> Outcome {
+    fn ask_as(
+        &self,
+        purpose: Purpose,
+        class: TimeClass,
+        activity: Activity,
+        request: impl FnOnce(&mut Core, Waiter),
+    ) -> Outcome {
         let waiter = self.waiter(purpose);
-        let _inside = self.account.enter(&self.threads, class);
+        let inside = self.account.enter(&self.threads, class);
         let quiet = self.begin_spinning();
-        self.tell(|core| request(core, waiter));
-        match self.wait_spinning(waiter, quiet) {
+        let mut is_traced = false;
+        self.tell(|core| {
+            is_traced = self.trace_begin(inside.since(), || activity);
+            request(core, waiter);
+        });
+        let answer = self.wait_spinning(waiter, quiet);
+        if is_traced {
+            self.trace_end();
+        }
+        match answer {
             Answer::Engine(outcome) => outcome,
             Answer::Size(_) => self.fatal("expected an answer from the protocol, got one from the allocator"),
         }
@@ -666,7 +704,8 @@ impl Runtime {
             }
             core.engine.handle_fault(fault.page, wanted, Some(waiter));
         };
-        match self.ask_as(Purpose::Fault, class, request) {
+        let activity = Activity::Fault { page: fault.page, wanted };
+        match self.ask_as(Purpose::Fault, class, activity, request) {
             Outcome::Misuse(Misuse::NotAllocated(_)) => FaultOutcome::NotOurs,
             _ => FaultOutcome::Resolved,
         }
@@ -715,8 +754,8 @@ impl Runtime {
 
     pub(crate) fn synchronise(&self, name: &'static str, class: TimeClass, sync: Sync) -> Outcome {
         let call = describe(name, sync);
-        let outcome =
-            self.threads.in_call(call, || self.ask(class, |engine, waiter| engine.handle_sync(sync, waiter)));
+        let request = |engine: &mut dyn Engine, waiter| engine.handle_sync(sync, waiter);
+        let outcome = self.threads.in_call(call, || self.ask(class, activity_of(sync), request));
         if matches!(sync, Sync::Release(_) | Sync::Publish(_)) {
             self.hold_back(class);
         }
@@ -730,9 +769,9 @@ impl Runtime {
     pub fn atomic(&self, call: &str, address: usize, operation: AtomicOperation) -> AtomicOutcome {
         let page = self.memory.page_of(address).filter(|_| address.is_multiple_of(8));
         let outcome = page.map(|page| {
-            let offset = address % self.memory.granule().bytes();
-            self.ask(TimeClass::Other, |engine, waiter| {
-                engine.handle_atomic(page, offset as u32, operation, waiter);
+            let offset = (address % self.memory.granule().bytes()) as u32;
+            self.ask(TimeClass::Other, Activity::Atomic { page, offset }, |engine, waiter| {
+                engine.handle_atomic(page, offset, operation, waiter);
             })
         });
         match outcome {
@@ -748,7 +787,7 @@ impl Runtime {
         let last = address.checked_add(bytes.saturating_sub(1)).and_then(|last| self.memory.page_of(last));
         let (Some(first), Some(last)) = (self.memory.page_of(address), last) else { return false };
         if bytes > 0 && self.has_fabric() {
-            let _inside = self.account.enter(&self.threads, TimeClass::Other);
+            let _inside = (self.trace_other(), self.account.enter(&self.threads, TimeClass::Other));
             let pages = PageRange { first, count: last.0 - first.0 + 1 };
             self.tell(|core| core.engine.handle_prefetch(pages));
         }
@@ -798,6 +837,7 @@ impl Runtime {
                 self.service.wait_until_closed(&self.closed);
             }
         }
+        self.end_trace();
         // Nobody serves faults any more: a late touch must end the program, not hang it.
         self.memory.close();
     }
@@ -824,7 +864,7 @@ impl Runtime {
         Ok(())
     }
 
-    fn introduce_thread(&self) {
+    pub(crate) fn introduce_thread(&self) {
         let _signals = SignalsHeld::hold();
         let _ = self.threads.mine(Purpose::Call);
         if let Some(place) = self.threads.my_place() {
@@ -836,6 +876,9 @@ impl Runtime {
     pub fn finish_thread(&self) {
         let _signals = SignalsHeld::hold();
         self.heap.finish_thread();
+        if let Some(place) = self.threads.my_place() {
+            self.trace_pending_end(place);
+        }
         let held = self.core().engine.locks_held();
         self.threads
             .finish_mine(|number| held.iter().any(|(_, holder)| Threads::number_of(*holder) == number));

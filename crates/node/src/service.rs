@@ -214,6 +214,7 @@ impl Runtime {
             if waits_seen.elapsed() >= REPORT_EVERY {
                 waits_seen = Instant::now();
                 self.report_waits();
+                self.keep_trace_safe();
             }
             if self.peers.is_due(&mut peers_seen) {
                 self.look_after_peers();
@@ -299,12 +300,9 @@ impl Runtime {
                 self.account.count_fault(class);
                 let thread = fault.thread;
                 self.account.fault_began(thread.and_then(|tid| self.threads.by_tid(tid)), class);
-                core.note_event_fault(EventFault {
-                    granule: fault.page,
-                    thread,
-                    class,
-                    since: Instant::now(),
-                });
+                let is_traced = self.trace_event_fault(thread, fault.page, wanted);
+                let (granule, since) = (fault.page, Instant::now());
+                core.note_event_fault(EventFault { granule, thread, class, since, is_traced });
                 core.engine.handle_fault(fault.page, wanted, None);
                 self.carry_out_all(core);
             }
@@ -319,7 +317,9 @@ impl Runtime {
         let result = self.fabric().poll_now(&mut |from, bytes| {
             count += 1;
             self.messages_received.fetch_add(1, Ordering::Relaxed);
+            self.trace_received(from, bytes);
             self.dispatch(from, bytes);
+            self.trace_handled();
         });
         match result {
             Ok(received) => received.then_some(count),

@@ -153,7 +153,10 @@ impl Runtime {
             granules
         };
         self.or_fatal(self.register(granules));
-        self.tell(|core| core.engine.add_region(granules, page_size, placement));
+        self.tell(|core| {
+            self.trace_region(granules, page_size, placement);
+            core.engine.add_region(granules, page_size, placement);
+        });
         self.memory.address_of(granules.first) as usize
     }
 

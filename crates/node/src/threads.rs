@@ -10,6 +10,7 @@ use hiroba_protocol::{Outcome, Waiter};
 use rustix::event::{EventfdFlags, eventfd};
 
 use crate::account::StallClock;
+use crate::tracing::PendingEnd;
 
 /// The most threads of one process that may use the runtime at a time.
 pub(crate) const THREADS_MAX: usize = 1024;
@@ -120,11 +121,22 @@ pub(crate) struct Place {
     tid: AtomicU32,
     sleep: Mutex<Option<Sleep>>,
     stalls: Mutex<Option<StallClock>>,
+    /// The thread's number in the trace: unlike places, these are not given out again.
+    trace_number: AtomicU32,
+    pending_end: PendingEnd,
 }
 
 impl Place {
     pub(crate) fn stalls(&self) -> MutexGuard<'_, Option<StallClock>> {
         self.stalls.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn trace_number(&self) -> u32 {
+        self.trace_number.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn pending_end(&self) -> &PendingEnd {
+        &self.pending_end
     }
 
     fn sleep(&self) -> MutexGuard<'_, Option<Sleep>> {
@@ -141,6 +153,8 @@ pub(crate) struct Threads {
     given: AtomicU32,
     /// Those that were given back.
     free: Mutex<Vec<u32>>,
+    /// Threads there have been.
+    known: AtomicU32,
     /// How many sleeps have begun or ended.
     generation: AtomicU64,
 }
@@ -156,6 +170,7 @@ impl Threads {
             places: (0..THREADS_MAX).map(|_| Place::default()).collect(),
             given: AtomicU32::new(0),
             free: Mutex::new(Vec::new()),
+            known: AtomicU32::new(0),
             generation: AtomicU64::new(0),
         }
     }
@@ -171,6 +186,7 @@ impl Threads {
         place.for_calls.prepare().ok()?;
         place.for_faults.prepare().ok()?;
         *place.stalls() = None;
+        place.trace_number.store(self.next_trace_number(), Ordering::Relaxed);
         let tid = rustix::thread::gettid().as_raw_nonzero().get();
         place.tid.store(tid as u32, Ordering::Release);
         MINE.set(Some(number));
@@ -186,6 +202,21 @@ impl Threads {
     /// The calling thread's place, once it has one.
     pub(crate) fn my_place(&self) -> Option<&Place> {
         MINE.get().map(|number| &self.places[number as usize])
+    }
+
+    /// A number for a thread that nobody has had.
+    pub(crate) fn next_trace_number(&self) -> u32 {
+        self.known.fetch_add(1, Ordering::Relaxed)
+    }
+
+    /// All places that have a thread.
+    pub(crate) fn all(&self) -> impl Iterator<Item = &Place> {
+        self.in_use().map(|(_, place)| place)
+    }
+
+    /// The place of the thread that a waiter belongs to.
+    pub(crate) fn place_of(&self, waiter: Waiter) -> &Place {
+        &self.places[Self::number_of(waiter) as usize]
     }
 
     /// The place of the thread that the kernel knows by this number.

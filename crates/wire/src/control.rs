@@ -102,6 +102,8 @@ pub struct JobDescription {
     pub key: JobKey,
     /// The socket that the node inherits: a bound UDP socket, or a TCP socket that listens, as the fabric needs.
     pub socket_fd: i32,
+    /// The file for the node's trace, which the node inherits, when the run is traced.
+    pub trace_fd: Option<i32>,
     /// For a fabric over shared memory.
     pub shared_files: Option<SharedFiles>,
     /// Whether the launcher has given this node processors of its own.

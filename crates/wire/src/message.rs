@@ -346,6 +346,38 @@ pub enum Message<'a> {
     Alive,
 }
 
+impl Message<'_> {
+    /// The names of all kinds of messages. The first byte of an encoded message is the index of its own.
+    pub const KINDS: [&'static str; 26] = [
+        "PageRequest",
+        "PagesRequest",
+        "PagesReply",
+        "Diffs",
+        "LockRequest",
+        "LockForward",
+        "LockGrant",
+        "LockTry",
+        "LockTryForward",
+        "LockTryOutcome",
+        "LockTryRefused",
+        "CondWait",
+        "CondNoted",
+        "CondSignal",
+        "CondWake",
+        "Arrive",
+        "Depart",
+        "AtomicRequest",
+        "AtomicReply",
+        "WrittenPages",
+        "Publish",
+        "Free",
+        "SizeRequest",
+        "SizeReply",
+        "ProgramData",
+        "Alive",
+    ];
+}
+
 impl<'a> Message<'a> {
     /// Appends the encoded message to `out`.
     pub fn encode_into(&self, out: Vec<u8>) -> Vec<u8> {
@@ -544,6 +576,7 @@ mod tests {
                 needed: version,
             },
             Message::ProgramData { identity: 9, offset: 1, bytes: &[1, 2, 3] },
+            Message::Alive,
         ]
     }
 
@@ -551,6 +584,9 @@ mod tests {
     fn messages_survive_the_wire() {
         for message in samples() {
             let bytes = message.encode();
+            let name = Message::KINDS[usize::from(bytes[0])];
+            let said = format!("{message:?}");
+            assert_eq!(said.split_whitespace().next(), Some(name), "{said}");
             assert_eq!(Message::decode(&bytes, &LIMITS).as_ref(), Ok(&message));
         }
     }

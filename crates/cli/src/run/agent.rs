@@ -327,6 +327,7 @@ impl Agent {
             low_latency: self.wakefulness.is_some(),
             limit,
             inherited: &self.front.inherited,
+            traces: &[],
         };
         let mut spawned = spawn::spawn(&launch, &endpoints)?;
         self.first = errand.job.node.index();

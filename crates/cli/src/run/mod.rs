@@ -20,6 +20,7 @@ mod spawn;
 mod start;
 mod status;
 mod supervise;
+mod trace_directory;
 mod waiting;
 
 use std::fs::{File, OpenOptions};
@@ -37,6 +38,7 @@ use debug::Debugger;
 use guardian::Front;
 use start::{Plan, Started};
 use supervise::{Outcome, Stop};
+use trace_directory::TraceDirectory;
 
 /// Runs the program and returns the job's exit status.
 pub fn run(options: &RunOptions) -> Result<u8, Failure> {
@@ -74,16 +76,25 @@ fn check_nodes_needs(options: &RunOptions, debugging: bool) -> Result<FaultSourc
 fn supervise(plan: &Plan, front: Front) -> Result<u8, Failure> {
     let options = plan.options;
     let file = options.statistics_json.as_deref().map(StatisticsFile::open).transpose()?;
-    let stopped = match start::start(plan, front) {
+    let trace = options.trace.as_deref().map(|path| TraceDirectory::open(path, options)).transpose();
+    let trace = trace.inspect_err(|_| discard(&file))?;
+    let stopped = match start::start(plan, trace.as_ref(), front) {
         Ok(Started { supervisor, gate, nodes, wakefulness: _awake }) => match supervisor.run(gate) {
-            Ok(outcome) => return Ok(conclude(options, nodes, &outcome, file)),
+            Ok(outcome) => {
+                let traced = trace.map(|trace| trace.conclude(nodes, outcome.status));
+                if let Some(Err(failure)) = traced {
+                    say(&failure.sentence);
+                }
+                return Ok(conclude(options, nodes, &outcome, file));
+            }
             Err(stop) => stop,
         },
         Err(stop) => stop,
     };
     guardian::kill_descendants();
-    if let Some(file) = file {
-        file.discard();
+    discard(&file);
+    if let Some(trace) = trace {
+        trace.discard();
     }
     match stopped {
         Stop::NotExecuted(errno) => {
@@ -92,6 +103,12 @@ fn supervise(plan: &Plan, front: Front) -> Result<u8, Failure> {
         }
         Stop::Failed(failure) => Err(failure),
         Stop::FrontGone => Ok(crate::failure::STATUS_HIROBA),
+    }
+}
+
+fn discard(file: &Option<StatisticsFile>) {
+    if let Some(file) = file {
+        file.discard();
     }
 }
 
@@ -166,7 +183,7 @@ impl StatisticsFile {
     }
 
     /// The job never started: leave nothing behind.
-    fn discard(self) {
+    fn discard(&self) {
         if self.created {
             let _ = std::fs::remove_file(&self.path);
         }

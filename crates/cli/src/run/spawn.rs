@@ -72,6 +72,8 @@ pub struct Launch<'a> {
     pub limit: NodeLimit,
     /// How this process found its signals.
     pub inherited: &'a Inherited,
+    /// A file for the trace of each node, when the run is traced.
+    pub traces: &'a [OwnedFd],
 }
 
 /// Nodes that wait at the gate.
@@ -163,6 +165,7 @@ fn fork_all(common: &Common, endpoints: &Endpoints) -> Result<Vec<Spawned>, Fail
         let node = NodeId(launch.job.node.0 + place as u16);
         description.node = node;
         description.socket_fd = endpoints.socket_number(place);
+        description.trace_fd = launch.traces.get(place).map(AsRawFd::as_raw_fd);
         let (control, node_control) = control_channel(&description)?;
         let (output, node_output) = if launch.piped_output { output_pipes()? } else { (None, None) };
         let environment = common.program.environment(node, nodes_of_job, node_control.as_raw_fd());
@@ -170,7 +173,8 @@ fn fork_all(common: &Common, endpoints: &Endpoints) -> Result<Vec<Spawned>, Fail
         match unsafe { libc::fork() } {
             -1 => return Err(too_many_processes(&io::Error::last_os_error())),
             0 => {
-                let kept = endpoints.inherited_by(place).chain([node_control.as_fd()]).collect();
+                let trace = launch.traces.get(place).map(AsFd::as_fd);
+                let kept = endpoints.inherited_by(place).chain([node_control.as_fd()]).chain(trace).collect();
                 Child { node, place, common, kept, output: node_output.as_ref(), environment: &environment }
                     .run()
             }
@@ -197,6 +201,7 @@ pub fn describe_job(
         key: random_key()?,
         node: NodeId::ZERO,
         socket_fd: -1,
+        trace_fd: None,
         shared_files: None,
         bound: false,
         low_latency: false,

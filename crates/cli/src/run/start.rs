@@ -25,6 +25,7 @@ use super::signals::{self, SignalDescriptor};
 use super::spawn::{self, Launch};
 use super::status::killed_status;
 use super::supervise::{Stop, Supervisor, Watched};
+use super::trace_directory::TraceDirectory;
 use crate::arguments::RunOptions;
 use crate::failure::Failure;
 
@@ -59,7 +60,7 @@ pub struct Started {
 }
 
 /// Starts all nodes, up to the gates.
-pub fn start(plan: &Plan, front: Front) -> Result<Started, Stop> {
+pub fn start(plan: &Plan, trace: Option<&TraceDirectory>, front: Front) -> Result<Started, Stop> {
     let arrivals = SignalDescriptor::open()?;
     let mut remote = Remote { front: &front, arrivals: &arrivals, hosts: Vec::new() };
     let options = &remote.reach(plan)?;
@@ -70,10 +71,17 @@ pub fn start(plan: &Plan, front: Front) -> Result<Started, Stop> {
         )
         .into());
     }
+    if plan.hosts.len() > 1 && trace.is_some() {
+        return Err(Failure::new(
+            "the trace of nodes on other hosts cannot be written yet; leave --trace out, or run on this machine alone",
+        )
+        .into());
+    }
     check_debugged(plan, &share)?;
     let ground = Ground::prepare(plan, options, &share)?;
     remote.bind(plan, options, &share)?;
     let endpoints = Endpoints::open(&options.fabric, share.address, share.nodes_here)?;
+    let traces = trace.map(|trace| trace.open_files(share.first_here, share.nodes_here)).transpose()?;
     let addresses = remote.all_addresses(plan, &endpoints);
     let dead_after = liveness::dead_after(options, plan.hosts.len() > 1);
     let mut job = spawn::describe_job(options, share.host_of_each(), addresses, dead_after)?;
@@ -93,6 +101,7 @@ pub fn start(plan: &Plan, front: Front) -> Result<Started, Stop> {
         low_latency: wakefulness.is_some(),
         limit: ground.limit,
         inherited: &front.inherited,
+        traces: traces.as_deref().unwrap_or_default(),
     };
     let spawned = spawn::spawn(&launch, &endpoints)?;
     remote.await_all(PREPARING_LIMIT, |host| host.answers.pids.is_some())?;
@@ -175,7 +184,8 @@ impl Ground {
     fn prepare(plan: &Plan, options: &RunOptions, share: &Share) -> Result<Ground, Failure> {
         limits::check_working_directory()?;
         let channels = plan.hosts.len() as u16;
-        let descriptors = share.nodes_here.saturating_add(channels);
+        let traces = if options.trace.is_some() { share.nodes_here } else { 0 };
+        let descriptors = share.nodes_here.saturating_add(channels).saturating_add(traces);
         let limit = limits::prepare_descriptors(
             descriptors,
             options.nodes,

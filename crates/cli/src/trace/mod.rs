@@ -1,0 +1,81 @@
+//! `hiroba trace`: looks at what `hiroba run --trace DIR` has recorded.
+
+mod chrome;
+mod summary;
+
+use std::fs::File;
+use std::io::{BufWriter, Write};
+use std::path::{Path, PathBuf};
+
+use hiroba_base::NodeId;
+use hiroba_trace::{Ending, Record, Trace, TraceError};
+
+use crate::failure::{Failure, say, system_words};
+
+/// What to do with a trace.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum TraceCommand {
+    /// Count what it holds.
+    Summary {
+        /// The directory of the run.
+        directory: PathBuf,
+    },
+    /// Write it for trace viewers.
+    Export {
+        /// The directory of the run.
+        directory: PathBuf,
+        /// The file to write.
+        output: PathBuf,
+    },
+}
+
+/// Does it, and returns the exit status.
+pub fn look(command: &TraceCommand) -> Result<u8, Failure> {
+    match command {
+        TraceCommand::Summary { directory } => {
+            let text = summary::of(&open(directory)?)?;
+            // A reader that closed the stream early is no error.
+            let _ = std::io::stdout().write_all(text.as_bytes());
+        }
+        TraceCommand::Export { directory, output } => export(&open(directory)?, output)?,
+    }
+    Ok(0)
+}
+
+fn open(directory: &Path) -> Result<Trace, Failure> {
+    Trace::open(directory).map_err(|error| unreadable(&error))
+}
+
+fn unreadable(error: &TraceError) -> Failure {
+    Failure::new(format!("cannot read the trace: {error}"))
+}
+
+fn export(trace: &Trace, output: &Path) -> Result<(), Failure> {
+    let failed = |error: std::io::Error| {
+        Failure::new(format!("cannot write '{}': {}", output.display(), system_words(&error)))
+    };
+    let mut file = BufWriter::new(File::create(output).map_err(failed)?);
+    chrome::write(trace, &mut file)?.and_then(|()| file.flush()).map_err(failed)
+}
+
+/// Hands all records of a node to `take`, in order, and says so when there were more.
+fn each_record(trace: &Trace, node: NodeId, mut take: impl FnMut(Record)) -> Result<Ending, Failure> {
+    let in_context = |error: TraceError| unreadable(&error).about_node(node);
+    let mut reader = trace.node(node).map_err(in_context)?;
+    for record in &mut reader {
+        take(record.map_err(in_context)?);
+    }
+    Ok(reader.ending().unwrap_or(Ending::Complete))
+}
+
+impl Failure {
+    fn about_node(self, node: NodeId) -> Failure {
+        Failure { sentence: format!("node {node}: {}", self.sentence), ..self }
+    }
+}
+
+fn warn_of_ending(node: NodeId, ending: Ending) {
+    if let Ending::CutOff { .. } = ending {
+        say(&format!("the trace of node {node} is cut off: the node did not leave its job in good order"));
+    }
+}

@@ -1,0 +1,137 @@
+//! `hiroba trace summary DIR`: how much of what there is.
+
+use std::collections::BTreeMap;
+use std::fmt::Write;
+
+use hiroba_base::NodeId;
+use hiroba_trace::{Activity, Ending, Event, Trace};
+
+use super::{each_record, warn_of_ending};
+use crate::failure::Failure;
+
+/// More nodes than this are shown as one column.
+const COLUMNS_MAX: u16 = 8;
+
+/// What a node's trace holds.
+#[derive(Default)]
+struct Counts {
+    records: u64,
+    /// By name.
+    events: BTreeMap<&'static str, u64>,
+    message_bytes: u64,
+    duration_ns: u64,
+    cut_off: bool,
+}
+
+/// The table.
+pub fn of(trace: &Trace) -> Result<String, Failure> {
+    let job = trace.job();
+    let mut nodes = Vec::new();
+    for node in NodeId::all(job.nodes) {
+        let mut counts = Counts::default();
+        let ending = each_record(trace, node, |record| counts.add(record.at_ns, &record.event))?;
+        warn_of_ending(node, ending);
+        counts.cut_off = ending != Ending::Complete;
+        nodes.push(counts);
+    }
+    let mut text = String::new();
+    let status = job
+        .exit_status
+        .map_or("not known to have ended".to_owned(), |status| format!("exit status {status}"));
+    let threads = match job.threads_per_node {
+        1 => String::new(),
+        threads => format!(" with {threads} threads each"),
+    };
+    let _ = writeln!(
+        text,
+        "{} on {} nodes{threads}, {} over {}, {status}",
+        job.program, job.nodes, job.protocol, job.fabric
+    );
+    let total = Counts::sum(&nodes);
+    let shown: Vec<&Counts> = if job.nodes > COLUMNS_MAX { Vec::new() } else { nodes.iter().collect() };
+    let mut row = |name: &str, value: &dyn Fn(&Counts) -> String| {
+        let _ = write!(text, "{name:<24}");
+        for counts in shown.iter().copied().chain([&total]) {
+            let _ = write!(text, "{:>14}", value(counts));
+        }
+        text.push('\n');
+    };
+    let mut names = (0..shown.len()).map(|node| format!("node {node}")).chain(["total".to_owned()]);
+    let names: Vec<String> = names.by_ref().collect();
+    let next = std::cell::Cell::new(0);
+    row("", &|_| {
+        next.set(next.get() + 1);
+        names[next.get() - 1].clone()
+    });
+    row("seconds", &|counts| format!("{:.3}", counts.duration_ns as f64 / 1e9));
+    row("records", &|counts| counts.records.to_string());
+    for name in total.events.keys().copied() {
+        row(name, &|counts| counts.events.get(name).copied().unwrap_or(0).to_string());
+    }
+    row("bytes of messages sent", &|counts| counts.message_bytes.to_string());
+    row("complete", &|counts| if counts.cut_off { "no" } else { "yes" }.to_owned());
+    Ok(text)
+}
+
+impl Counts {
+    fn add(&mut self, at_ns: u64, event: &Event) {
+        self.records += 1;
+        self.duration_ns = self.duration_ns.max(at_ns);
+        if let Event::Sent { bytes, .. } = event {
+            self.message_bytes += u64::from(*bytes);
+        }
+        if let Some(name) = name_of(event) {
+            *self.events.entry(name).or_default() += 1;
+        }
+    }
+
+    fn sum(nodes: &[Counts]) -> Counts {
+        let mut total = Counts::default();
+        for counts in nodes {
+            total.records += counts.records;
+            total.message_bytes += counts.message_bytes;
+            total.duration_ns = total.duration_ns.max(counts.duration_ns);
+            total.cut_off |= counts.cut_off;
+            counts.events.iter().for_each(|(name, count)| *total.events.entry(name).or_default() += count);
+        }
+        total
+    }
+}
+
+/// `None` for what is counted already where it began.
+fn name_of(event: &Event) -> Option<&'static str> {
+    Some(match event {
+        Event::Leave => return None,
+        Event::Enter(activity) => match activity {
+            Activity::Fault { .. } => "faults",
+            Activity::Acquire(_) => "calls: lock",
+            Activity::Release(_) => "calls: unlock",
+            Activity::Wait(..) => "calls: wait",
+            Activity::Signal(_) => "calls: signal",
+            Activity::Barrier => "calls: barrier",
+            Activity::Collective => "calls: collective",
+            Activity::Atomic { .. } => "calls: atomic",
+            Activity::Publish(_) => "calls: free elsewhere",
+            Activity::Other => "calls: other",
+            Activity::Serve { .. } => return None,
+        },
+        Event::Sent { .. } => "messages sent",
+        Event::Received { .. } => "messages received",
+        Event::Acquired { .. } => "locks acquired",
+        Event::Released { .. } => "locks released",
+        Event::Met { .. } => "threads met",
+        Event::Published { .. } => "publications",
+        Event::PublicationSeen { .. } => "publications seen",
+        Event::Atomic { .. } => "atomic operations",
+        Event::Load { .. } => "loads",
+        Event::Store { .. } => "stores",
+        Event::Region { .. } => "regions",
+        Event::Access { .. } => "changes of access",
+        Event::Holds { .. } => "copies that came",
+        Event::Applied { .. } => "diffs applied",
+        Event::Diffed { .. } => "diffs made",
+        Event::Twinned { .. } => "twins made",
+        Event::Closed { .. } => "intervals",
+        Event::Seen { .. } => "times news came",
+    })
+}
