@@ -10,7 +10,10 @@ use crate::reporting::runtime_for;
 /// What is accessed: 1, 2, 4 or 8 naturally aligned bytes of allocated shared memory, or the job ends with a sentence.
 fn checked(call: &str, shared: usize, bytes: usize) -> &'static Runtime {
     let runtime = runtime_for(call);
-    if !matches!(bytes, 1 | 2 | 4 | 8) || !shared.is_multiple_of(bytes) || !runtime.is_allocated(shared, bytes) {
+    if !matches!(bytes, 1 | 2 | 4 | 8)
+        || !shared.is_multiple_of(bytes)
+        || !runtime.is_allocated(shared, bytes)
+    {
         runtime.fatal(&format!(
             "{call}: expected 1, 2, 4 or 8 naturally aligned bytes of allocated shared memory, got {bytes} at 0x{shared:x}"
         ));

@@ -21,4 +21,5 @@ pub mod network;
 pub mod page_axioms;
 pub mod program;
 pub mod random_program;
+pub mod reading;
 pub mod sequential;

@@ -7,7 +7,6 @@ use hiroba_trace::{Activity, Event, MessageKind, Record, ThreadNumber};
 use rustc_hash::FxHashMap;
 
 use crate::execution::Run;
-use crate::program::GRANULE_BYTES;
 
 /// Of each node the latest interval seen.
 pub(super) type Timestamp = Vec<IntervalSeq>;
@@ -101,6 +100,7 @@ pub(super) struct Digest<'a> {
     /// Holds that were taken or given up twice.
     pub(super) repeated: Vec<(Place, &'static str, LockId, u64)>,
     regions: BTreeMap<PageId, &'a Event>,
+    granule_bytes: u32,
 }
 
 /// A call that makes something known, and what its node had seen then. What the call's own thread closes meanwhile belongs to it.
@@ -148,7 +148,7 @@ struct Calls {
 }
 
 impl<'a> Digest<'a> {
-    pub(super) fn of(run: &'a Run) -> Digest<'a> {
+    pub(super) fn of(run: &'a Run, granule_bytes: u32) -> Digest<'a> {
         let mut digest = Digest {
             nodes: run.nodes.iter().map(|_| NodeDigest::default()).collect(),
             acquired: FxHashMap::default(),
@@ -156,6 +156,7 @@ impl<'a> Digest<'a> {
             published: FxHashMap::default(),
             repeated: Vec::new(),
             regions: BTreeMap::new(),
+            granule_bytes: granule_bytes.max(1),
         };
         for (node, records) in run.ids().zip(&run.nodes) {
             digest.read(node, &records.records);
@@ -267,8 +268,8 @@ impl<'a> Digest<'a> {
     pub(super) fn home_of(&self, page: PageId) -> Option<(NodeId, u64)> {
         let (_, region) = self.regions.range(..=page).next_back()?;
         let Event::Region { page_size, .. } = region else { return None };
-        let (_, home) = region.home_of(page, GRANULE_BYTES)?;
-        Some((home, page_size.bytes() as u64 / u64::from(GRANULE_BYTES)))
+        let (_, home) = region.home_of(page, self.granule_bytes)?;
+        Some((home, page_size.bytes() as u64 / u64::from(self.granule_bytes)))
     }
 }
 

@@ -20,6 +20,7 @@ pub use self::digest::Place;
 use self::watch::Watcher;
 use crate::axioms::EXPLAINED_MAX;
 use crate::execution::Run;
+use crate::program::GRANULE_BYTES;
 
 /// A duty.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -96,6 +97,8 @@ pub struct Rules<'a> {
     pub axioms: &'a [Axiom],
     /// Nodes read pages from each other's frames, so no message tells when.
     pub one_sided: bool,
+    /// Bytes of a granule.
+    pub granule_bytes: u32,
     /// The names of message kinds, for explanations.
     pub message_kinds: &'a [String],
 }
@@ -103,7 +106,7 @@ pub struct Rules<'a> {
 impl Rules<'_> {
     /// The rules of a simulated run of HLRC.
     pub fn hlrc(one_sided: bool) -> Rules<'static> {
-        Rules { axioms: HLRC, one_sided, message_kinds: &[] }
+        Rules { axioms: HLRC, one_sided, granule_bytes: GRANULE_BYTES, message_kinds: &[] }
     }
 }
 
@@ -155,7 +158,7 @@ impl Findings {
 
 /// Judges a run.
 pub fn judge(run: &Run, rules: &Rules<'_>) -> Findings {
-    let digest = Digest::of(run);
+    let digest = Digest::of(run, rules.granule_bytes);
     let mut findings = Findings::default();
     for (place, what, lock, turn) in &digest.repeated {
         let breach = || Breach {
