@@ -23,3 +23,5 @@ pub mod program;
 pub mod random_program;
 pub mod reading;
 pub mod sequential;
+pub mod shrink;
+pub mod swarm;

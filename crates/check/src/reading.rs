@@ -1,11 +1,14 @@
-//! Reading a traced run from its directory.
+//! Reading a traced run from its directory, and writing a simulated one there.
 
+use std::fs::File;
+use std::io::BufWriter;
 use std::path::Path;
 
-use hiroba_base::NodeId;
-use hiroba_trace::{Ending, Job, Trace, TraceError};
+use hiroba_base::{NodeId, PageSize};
+use hiroba_trace::{Ending, Header, Job, Trace, TraceError, TraceWriter, node_file};
 
 use crate::execution::{NodeRecords, Run};
+use crate::program::GRANULE_BYTES;
 
 /// A run that was read.
 #[derive(Debug)]
@@ -65,4 +68,37 @@ pub fn read(directory: &Path, mut progress: impl FnMut(usize)) -> Result<TracedR
         read.breaks.extend(damage.map(|damage| (node, damage)));
     }
     Ok(read)
+}
+
+/// Writes a run as its nodes would have. A node whose records are cut off gets no end.
+///
+/// # Errors
+/// The system's.
+pub fn write(directory: &Path, job: &Job, run: &Run) -> Result<(), TraceError> {
+    job.write(directory)?;
+    for (node, records) in run.ids().zip(&run.nodes) {
+        let path = node_file(directory, node);
+        let system = |source| TraceError::System { action: format!("write '{}'", path.display()), source };
+        let header = Header {
+            node,
+            nodes: job.nodes,
+            granule_bytes: GRANULE_BYTES,
+            page_size: PageSize::KIB_4,
+            host: 0,
+            monotonic_ns: 0,
+            realtime_ns: 0,
+            message_kinds: Vec::new(),
+        };
+        let file = BufWriter::new(File::create(&path).map_err(system)?);
+        let mut writer = TraceWriter::new(file, &header).map_err(system)?;
+        for record in &records.records {
+            writer.record(record.thread, record.at_ns, &record.event).map_err(system)?;
+        }
+        if records.cut_off {
+            writer.flush().map_err(system)?;
+        } else {
+            writer.finish().map_err(system)?;
+        }
+    }
+    Ok(())
 }

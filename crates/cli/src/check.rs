@@ -131,9 +131,12 @@ fn judge_accesses(execution: &Execution, protocol: &str, verdict: &mut Verdict) 
     verdict.explanations.extend(explained.map(|violation| violation.explanation.clone()));
     verdict.races = judged.races.iter().map(|race| race.describe(execution)).collect();
     // Without races every protocol must look like one machine; with them only sequential consistency does.
-    if (protocol == "sc" || judged.races.is_empty())
-        && let Sequential::No { explanation } = sequential::judge(execution)
-    {
+    let sequential = match protocol {
+        "sc" => Some(sequential::judge(execution)),
+        _ if judged.races.is_empty() => Some(sequential::judge_race_free(execution)),
+        _ => None,
+    };
+    if let Some(Sequential::No { explanation }) = sequential {
         verdict.violations += 1;
         verdict.explanations.push(explanation);
     }

@@ -32,7 +32,7 @@ pub struct LitmusArguments {
     /// At most so many further threads a node, for a random program
     #[arg(long, value_name = "THREADS", default_value_t = 0, value_parser = clap::value_parser!(u16).range(0..=8))]
     foreign: u16,
-    /// List the programs that real nodes can run, with the -n and -t that they need
+    /// Print the -n and -t that the program needs, or list the catalogue's programs that real nodes can run with theirs
     #[arg(long)]
     list: bool,
 }
@@ -42,12 +42,16 @@ pub struct LitmusArguments {
 /// # Errors
 /// When the program is not known, or needs another job than this one.
 pub fn litmus(arguments: &LitmusArguments) -> Result<u8, Failure> {
-    if arguments.list {
+    if arguments.list && arguments.name.is_none() && arguments.seed.is_none() {
         crate::show(&list());
         return Ok(0);
     }
     let program = program_of(arguments)?;
     let team = can_run(&program).map_err(Failure::new)?;
+    if arguments.list {
+        crate::show(&format!("-n {} -t {team}\n", program.nodes));
+        return Ok(0);
+    }
     let failed = |what: String| Failure::new(format!("cannot run the litmus program: {what}"));
     let runtime = Runtime::join().map_err(|error| failed(error.to_string()))?;
     runtime.prepare_thread().map_err(|error| failed(error.to_string()))?;

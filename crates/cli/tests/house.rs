@@ -20,8 +20,8 @@ const MAY_USE: &[(&str, &[&str])] = &[
     // C face's library.
     ("capi", &["base", "wire", "node", "trace", "ports"]),
     // To measure a comparison of pages by itself the command line calls the memory room directly; it judges traced runs, and runs the
-    // judge's programs.
-    ("cli", &["base", "wire", "memory", "node", "trace", "capi", "check"]),
+    // judge's programs; its tests name the protocol's ways.
+    ("cli", &["base", "wire", "memory", "node", "trace", "capi", "check", "protocol"]),
 ];
 
 /// What crates we build on may be licensed under.
