@@ -14,6 +14,7 @@
 pub mod axioms;
 pub mod cluster;
 pub mod execution;
+pub mod fuzzing;
 pub mod litmus;
 pub mod memory;
 pub mod mutant;
