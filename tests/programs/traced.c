@@ -1,4 +1,7 @@
-/* Traced loads and stores of every length, under a lock and across barriers, and every other call that a trace records. */
+/* Traced loads and stores of every length, under a lock and across barriers, and every other call that a trace records.
+ * Arguments: threads a node; "die", and node 1 is killed once there is much in its trace. */
+#include <signal.h>
+
 #include "check.h"
 
 enum { ROUNDS = 20, WORDS = 1024 };
@@ -46,6 +49,11 @@ int main(int argc, char **argv)
     uint64_t expected = ROUNDS * (uint64_t)hiroba_nodes() * threads_per_node;
     CHECK(hiroba_traced_load(&words[0], 8) == expected, "holds of the lock were lost");
     CHECK(hiroba_load(counter) == expected, "additions were lost");
+    if (argc > 2 && hiroba_node() == 1) {
+        for (int load = 0; load < 50000; load++)
+            hiroba_traced_load(&half[7], 2);
+        raise(SIGKILL);
+    }
     hiroba_barrier();
     if (hiroba_node() == 0)
         hiroba_traced_store(&half[5], 2, 0xbeef);

@@ -2,11 +2,14 @@
 
 mod support;
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
+use hiroba_base::NodeId;
+use hiroba_trace::{Ending, Trace};
 use support::{
     Called, compiled, eventually, finish, first_line, hiroba, mark, marked, processes_marked, send_to, start,
 };
@@ -62,6 +65,25 @@ fn a_program_runs_on_three_hosts_over_every_network() {
             "{fabric}"
         );
     }
+}
+
+#[test]
+fn the_traces_of_all_hosts_come_home() {
+    let (directory, program) = compiled("traced.c");
+    let hosts = Hosts::new();
+    let path = directory.path().join("trace");
+    let mut command = hosts.run(&["-n", "4", "--trace"]);
+    let called = finish(start(command.arg(&path).arg("--").arg(&program)));
+    assert_eq!((called.status, called.stderr.as_str()), (0, ""));
+    let trace = Trace::open(&path).expect("a trace");
+    let mut of_hosts = BTreeSet::new();
+    for node in NodeId::all(4) {
+        let mut reader = trace.node(node).expect("the node's trace");
+        assert!(reader.by_ref().map(|record| record.expect("a whole record")).count() > 1000, "node {node}");
+        assert_eq!(reader.ending(), Some(Ending::Complete), "node {node}");
+        of_hosts.insert(reader.header().host);
+    }
+    assert_eq!(of_hosts.len(), 3);
 }
 
 #[test]

@@ -83,6 +83,11 @@ pub enum TraceError {
         "expected a trace of a node, got a file that does not begin like one; traces are written by `hiroba run --trace DIR`"
     )]
     NotATrace,
+    /// It is empty.
+    #[error(
+        "expected the trace of a node, got an empty file; the node never joined its job, or its host was lost"
+    )]
+    Empty,
     /// It is of another version.
     #[error(
         "expected a trace in format {FORMAT_VERSION}, got one in format {got}; read it with the version of Hiroba that wrote it"
@@ -247,6 +252,9 @@ impl<R: Read> TraceReader<R> {
     pub fn new(mut from: R) -> Result<TraceReader<R>, TraceError> {
         let mut preface = [0; 20];
         let got = read_up_to(&mut from, &mut preface).map_err(io_error("read the trace"))?;
+        if got == 0 {
+            return Err(TraceError::Empty);
+        }
         if got < MAGIC.len() || preface[..MAGIC.len()] != MAGIC {
             return Err(TraceError::NotATrace);
         }

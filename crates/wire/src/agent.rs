@@ -31,6 +31,9 @@ pub const FROM_AGENT_BYTES_MAX: usize = 256 << 10;
 /// What an agent may have sent of its nodes' output before the launcher has taken it ([`ToAgent::Taken`]), in bytes.
 pub const OUTPUT_BYTES_MAX: usize = 256 << 10;
 
+/// A piece of a node's trace is no longer, in bytes.
+pub const TRACE_PIECE_BYTES_MAX: usize = 64 << 10;
+
 /// Begins an agent's first line.
 const GREETING_WORD: &str = "hiroba-agent";
 
@@ -82,6 +85,8 @@ pub struct Errand {
     pub bind: bool,
     /// Whether to keep the processors from sleeping deeply; `None`: where it is allowed.
     pub low_latency: Option<bool>,
+    /// Whether the nodes record traces, which the agent sends home when it is told to finish.
+    pub traced: bool,
 }
 
 /// From the launcher to an agent.
@@ -114,7 +119,7 @@ pub enum ToAgent {
         /// How much.
         bytes: u32,
     },
-    /// All nodes of the job have ended: end what they left behind, send the rest of the output, and end.
+    /// All nodes of the job have ended: end what they left behind, send the rest of the output, then the traces, and end.
     Finish,
 }
 
@@ -149,6 +154,13 @@ pub enum FromAgent {
         node: NodeId,
         /// What.
         event: NodeEvent,
+    },
+    /// The next piece of a node's trace, once the node has ended.
+    Trace {
+        /// Which one.
+        node: NodeId,
+        /// No more than [`TRACE_PIECE_BYTES_MAX`].
+        bytes: Vec<u8>,
     },
     /// The answer to a ping. All that the nodes had said before the ping came has been passed on.
     Pong {

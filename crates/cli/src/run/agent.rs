@@ -20,6 +20,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use super::channel::{Channel, Closed};
 use super::endpoints::Endpoints;
 use super::guardian::{self, Front};
+use super::homecoming::Homecoming;
 use super::limits;
 use super::liveness::Looks;
 use super::local::{Happening, LocalNodes, NotRun};
@@ -102,6 +103,7 @@ struct Agent {
     /// A node of this host misses one of another.
     others_silent: bool,
     finish_by: Option<Instant>,
+    traces: Homecoming,
     /// Held while the nodes run.
     wakefulness: Option<Wakefulness>,
 }
@@ -134,6 +136,7 @@ impl Agent {
             silent_looks: 0,
             others_silent: false,
             finish_by: None,
+            traces: Homecoming::default(),
             wakefulness: None,
         })
     }
@@ -187,7 +190,13 @@ impl Agent {
         }
         self.pass_on(happenings)?;
         if let Some(by) = self.finish_by {
-            let taken = self.outputs.is_empty() && !self.channel.has_output();
+            let mut taken = self.outputs.is_empty() && !self.channel.has_output();
+            if taken && !self.traces.is_done() {
+                self.traces.send(&mut self.channel)?;
+                // As long as the launcher takes it, it may take long.
+                self.finish_by = Some(Instant::now() + FINISH_LIMIT);
+                taken = self.traces.is_done() && !self.channel.has_output();
+            }
             if taken || Instant::now() >= by {
                 return Err(Stop::Finished);
             }
@@ -303,8 +312,10 @@ impl Agent {
         let path = resolve::resolve(&program)?;
         limits::check_memory_files()?;
         let (nodes_of_job, threads) = (errand.job.addresses.len() as u16, errand.job.threads_per_node);
+        let traces = if errand.traced { errand.nodes.saturating_mul(2) } else { 0 };
+        let descriptors = errand.nodes.saturating_add(traces);
         let limit =
-            limits::prepare_descriptors(errand.nodes, nodes_of_job, threads, true, &errand.job.fabric)?;
+            limits::prepare_descriptors(descriptors, nodes_of_job, threads, true, &errand.job.fabric)?;
         hiroba_node::preflight(nodes_of_job, errand.job.fault_source, errand.job.write_tracking)
             .map_err(|error| Failure::new(error.to_string()))?;
         let dead_after =
@@ -314,6 +325,8 @@ impl Agent {
         let variables = errand.variables.into_iter();
         let variables: Vec<(OsString, OsString)> =
             variables.map(|(name, value)| (OsString::from_vec(name), OsString::from_vec(value))).collect();
+        let first = errand.job.node.index();
+        let traces = if errand.traced { self.traces.open(first, errand.nodes)? } else { Vec::new() };
         let launch = Launch {
             job: &errand.job,
             nodes: errand.nodes,
@@ -327,10 +340,10 @@ impl Agent {
             low_latency: self.wakefulness.is_some(),
             limit,
             inherited: &self.front.inherited,
-            traces: &[],
+            traces: &traces,
         };
         let mut spawned = spawn::spawn(&launch, &endpoints)?;
-        self.first = errand.job.node.index();
+        self.first = first;
         for (place, node) in spawned.nodes.iter_mut().enumerate() {
             if let Some(streams) = node.output.take() {
                 self.outputs.insert(self.first + place, streams.map(Some));

@@ -5,6 +5,7 @@ mod channel;
 mod debug;
 mod endpoints;
 mod guardian;
+mod homecoming;
 mod hosts;
 pub mod limits;
 mod liveness;

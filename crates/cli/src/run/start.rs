@@ -1,6 +1,8 @@
 //! Brings a job to its gates: on this machine alone, or on the hosts of a file.
 
+use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
+use std::fs::File;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
@@ -24,7 +26,7 @@ use super::resolve;
 use super::signals::{self, SignalDescriptor};
 use super::spawn::{self, Launch};
 use super::status::killed_status;
-use super::supervise::{Stop, Supervisor, Watched};
+use super::supervise::{Elsewhere, Stop, Supervisor, Watched};
 use super::trace_directory::TraceDirectory;
 use crate::arguments::RunOptions;
 use crate::failure::Failure;
@@ -71,12 +73,6 @@ pub fn start(plan: &Plan, trace: Option<&TraceDirectory>, front: Front) -> Resul
         )
         .into());
     }
-    if plan.hosts.len() > 1 && trace.is_some() {
-        return Err(Failure::new(
-            "the trace of nodes on other hosts cannot be written yet; leave --trace out, or run on this machine alone",
-        )
-        .into());
-    }
     check_debugged(plan, &share)?;
     let ground = Ground::prepare(plan, options, &share)?;
     remote.bind(plan, options, &share)?;
@@ -106,13 +102,21 @@ pub fn start(plan: &Plan, trace: Option<&TraceDirectory>, front: Front) -> Resul
     let spawned = spawn::spawn(&launch, &endpoints)?;
     remote.await_all(PREPARING_LIMIT, |host| host.answers.pids.is_some())?;
     let hosts = remote.hosts;
+    let mut traces = BTreeMap::new();
+    if let Some(trace) = trace {
+        for host in &hosts {
+            let files = trace.open_files(host.first, host.nodes as u16)?.into_iter().map(File::from);
+            traces.extend((host.first..).zip(files));
+        }
+    }
     let watched = Watched {
         races: options.races,
         debugging: plan.debugger.is_some(),
         dead_after,
         label: options.label,
     };
-    let (supervisor, gate) = Supervisor::new(front, arrivals, (share.first_here, spawned), hosts, watched)?;
+    let shares = Elsewhere { hosts, traces };
+    let (supervisor, gate) = Supervisor::new(front, arrivals, (share.first_here, spawned), shares, watched)?;
     Ok(Started { supervisor, gate, nodes: options.nodes, wakefulness })
 }
 
@@ -284,6 +288,7 @@ impl Remote<'_> {
                 directory: bytes_of(directory.as_os_str()),
                 bind: options.bind,
                 low_latency: options.low_latency,
+                traced: options.trace.is_some(),
             };
             host.send(&ToAgent::Prepare(Box::new(errand)));
         }

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::io::{self, Write};
 
 use hiroba_base::{Access, NodeId};
-use hiroba_trace::{Activity, Event, Header, Record, ThreadNumber, Trace};
+use hiroba_trace::{Activity, Event, Header, Record, ThreadNumber, Trace, TraceError};
 use serde::Serialize;
 use serde_json::{Value, json};
 
@@ -62,7 +62,7 @@ pub fn write(trace: &Trace, to: &mut impl Write) -> Result<io::Result<()>, Failu
     let (mut sent, mut received) = (Messages::new(), Messages::new());
     let mut headers = Vec::new();
     for node in nodes() {
-        headers.push(trace.node(node).map_err(|error| unreadable(&error))?.header().clone());
+        headers.push(header_of(trace, node)?);
         let ending = each_record(trace, node, |record| match record.event {
             Event::Sent { to, .. } => *sent.entry((node, to)).or_default() += 1,
             Event::Received { from, .. } => *received.entry((from, node)).or_default() += 1,
@@ -73,20 +73,29 @@ pub fn write(trace: &Trace, to: &mut impl Write) -> Result<io::Result<()>, Failu
     // The last messages may have been on their way when the job ended: their flows would have no end.
     let whole = |(pair, sent): (_, u64)| (pair, sent.min(received.get(&pair).copied().unwrap_or(0)));
     let flows: Messages = sent.into_iter().map(whole).collect();
-    let starts = starts_ns(&headers);
+    let headers: Vec<Header> = headers.into_iter().flatten().collect();
     let mut output = Output { to, is_first: true, result: Ok(()) };
     output.text("{\"displayTimeUnit\":\"ns\",\"otherData\":");
     output.json(&json!({ "program": trace.job().program, "protocol": trace.job().protocol, "fabric": trace.job().fabric }));
     output.text(",\"traceEvents\":[");
-    for node in nodes() {
-        let header = &headers[node.index()];
-        let mut page = Page::new(node, starts[node.index()], header, &flows, &mut output);
+    for (header, start_ns) in headers.iter().zip(starts_ns(&headers)) {
+        let node = header.node;
+        let mut page = Page::new(node, start_ns, header, &flows, &mut output);
         page.introduce_node();
         each_record(trace, node, |record| page.take(&record))?;
         page.close();
     }
     output.text("\n]}\n");
     Ok(output.result)
+}
+
+/// `None` for a node that has recorded nothing.
+fn header_of(trace: &Trace, node: NodeId) -> Result<Option<Header>, Failure> {
+    match trace.node(node) {
+        Ok(reader) => Ok(Some(reader.header().clone())),
+        Err(TraceError::Empty) => Ok(None),
+        Err(error) => Err(unreadable(&error)),
+    }
 }
 
 /// When each node's trace began, in nanoseconds after the first one. Nodes of one host share a clock that nobody sets.

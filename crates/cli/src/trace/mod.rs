@@ -61,7 +61,10 @@ fn export(trace: &Trace, output: &Path) -> Result<(), Failure> {
 /// Hands all records of a node to `take`, in order, and says so when there were more.
 fn each_record(trace: &Trace, node: NodeId, mut take: impl FnMut(Record)) -> Result<Ending, Failure> {
     let in_context = |error: TraceError| unreadable(&error).about_node(node);
-    let mut reader = trace.node(node).map_err(in_context)?;
+    let mut reader = match trace.node(node) {
+        Err(TraceError::Empty) => return Ok(Ending::CutOff { at_byte: 0 }),
+        reader => reader.map_err(in_context)?,
+    };
     for record in &mut reader {
         take(record.map_err(in_context)?);
     }
@@ -76,6 +79,8 @@ impl Failure {
 
 fn warn_of_ending(node: NodeId, ending: Ending) {
     if let Ending::CutOff { .. } = ending {
-        say(&format!("the trace of node {node} is cut off: the node did not leave its job in good order"));
+        say(&format!(
+            "the trace of node {node} is cut off: the node did not leave its job in good order, or the trace could not be written"
+        ));
     }
 }

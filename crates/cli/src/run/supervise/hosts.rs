@@ -1,12 +1,13 @@
 //! The supervisor's part with other hosts: what their agents tell, and what becomes of a job that loses one.
 
+use std::io::Write;
 use std::time::{Duration, Instant};
 
 use hiroba_wire::agent::{FromAgent, NodeEvent, ToAgent};
 use hiroba_wire::control::ToNode;
 
 use super::{AGENT_GRACE, Node, Phase, Source, Stop, Supervisor};
-use crate::failure::STATUS_HIROBA;
+use crate::failure::{STATUS_HIROBA, say, system_words};
 use crate::run::channel::Closed;
 use crate::run::liveness::in_words;
 use crate::run::local::Happening;
@@ -120,6 +121,10 @@ impl Supervisor {
                 happenings.push(Happening::Node(node.index(), event));
                 Ok(())
             }
+            FromAgent::Trace { node, bytes } if here.contains(&node.index()) => {
+                self.keep_trace(node.index(), &bytes);
+                Ok(())
+            }
             FromAgent::Pong { number } => {
                 if host.asked_in_round == (number, self.waits.round()) {
                     happenings.extend(here.map(Happening::Drained));
@@ -132,7 +137,10 @@ impl Supervisor {
                 self.end_job(&why, Some(STATUS_HIROBA));
                 Ok(())
             }
-            FromAgent::Node { .. } | FromAgent::Bound { .. } | FromAgent::Ready { .. } => {
+            FromAgent::Node { .. }
+            | FromAgent::Trace { .. }
+            | FromAgent::Bound { .. }
+            | FromAgent::Ready { .. } => {
                 let name = host.name.clone();
                 self.lose_host(
                     place,
@@ -140,6 +148,17 @@ impl Supervisor {
                 );
                 Ok(())
             }
+        }
+    }
+
+    /// Writes the next piece of a node's trace. An agent that sends some is not late.
+    fn keep_trace(&mut self, node: usize, bytes: &[u8]) {
+        self.finish_by = self.finish_by.map(|_| Instant::now() + FINISH_LIMIT);
+        let Some(file) = self.traces.get_mut(&node) else { return };
+        if let Err(error) = file.write_all(bytes) {
+            let why = system_words(&error);
+            say(&format!("cannot write the trace of node {node}, which is cut off here: {why}"));
+            self.traces.remove(&node);
         }
     }
 
@@ -228,10 +247,11 @@ impl Supervisor {
 
     /// Lets the agents end what nodes left behind and pass on the last of the output, and waits for them to end.
     pub(super) fn dismiss_hosts(&mut self) -> Result<(), Stop> {
-        let give_up = Instant::now() + FINISH_LIMIT;
-        self.finish_by = Some(give_up);
+        self.finish_by = Some(Instant::now() + FINISH_LIMIT);
         self.hosts.iter_mut().for_each(|host| host.send(&ToAgent::Finish));
-        while self.hosts.iter().any(|host| host.channel.is_some()) && Instant::now() < give_up {
+        while self.hosts.iter().any(|host| host.channel.is_some())
+            && self.finish_by.is_some_and(|give_up| Instant::now() < give_up)
+        {
             self.turn()?;
         }
         for place in 0..self.hosts.len() {

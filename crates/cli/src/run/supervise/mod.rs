@@ -8,6 +8,7 @@ mod hosts;
 mod nodes;
 
 use std::collections::BTreeMap;
+use std::fs::File;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::{Duration, Instant};
@@ -50,6 +51,14 @@ pub struct Watched {
     pub dead_after: Option<Duration>,
     /// Lines of remote nodes get labels too.
     pub label: bool,
+}
+
+/// What concerns other hosts.
+pub struct Elsewhere {
+    /// Them.
+    pub hosts: Vec<RemoteHost>,
+    /// Where the traces of their nodes go, by node, when the run is traced.
+    pub traces: BTreeMap<usize, File>,
 }
 
 /// What a job came to.
@@ -174,6 +183,8 @@ pub struct Supervisor {
     events: OwnedFd,
     local: LocalNodes,
     hosts: Vec<RemoteHost>,
+    /// Of their nodes.
+    traces: BTreeMap<usize, File>,
     nodes: Vec<Node>,
     labeller: Labeller,
     /// Streams that are not watched because their sink's queue is full.
@@ -198,14 +209,15 @@ pub struct Supervisor {
 }
 
 impl Supervisor {
-    /// Takes over nodes that wait at the gate: those of this machine, the first of which has the number `first`, and those of `hosts`.
+    /// Takes over nodes that wait at the gate: those of this machine, the first of which has the number `first`, and those `elsewhere`.
     pub fn new(
         front: Front,
         arrivals: SignalDescriptor,
         (first, mut job): (usize, Job),
-        hosts: Vec<RemoteHost>,
+        elsewhere: Elsewhere,
         watched: Watched,
     ) -> Result<(Supervisor, OwnedFd), Stop> {
+        let Elsewhere { hosts, traces } = elsewhere;
         let outputs: Vec<_> = job.nodes.iter_mut().map(|node| node.output.take()).collect();
         let total = outputs.len() + hosts.iter().map(|host| host.nodes).sum::<usize>();
         let mut supervisor = Supervisor {
@@ -214,6 +226,7 @@ impl Supervisor {
             events: epoll::create(epoll::CreateFlags::CLOEXEC)?,
             local: LocalNodes::new(first, &mut job.nodes, job.reports, watched.dead_after)?,
             hosts,
+            traces,
             nodes: Vec::with_capacity(total),
             labeller: Labeller::default(),
             paused: [false; 2],
