@@ -5,9 +5,8 @@
 //! vector clocks.
 //!
 //! **Happens-before** is the transitive closure of program order, of a lock's release before its next acquire, of
-//! everything before a meeting before everything after it, and of a publication before its receipt. All threads that
-//! ever meet others meet in every meeting; the rest (threads that the program has made itself) in none. Two accesses to one byte **conflict** when one of them is a store; a program whose conflicting accesses
-//! are all ordered is data-race-free, and must behave as on one machine: every load returns, byte by byte, what the
+//! everything before a meeting before everything after it (of the threads that are in it), and of a publication before its receipt.
+//! Two accesses to one byte **conflict** when one of them is a store; a program whose conflicting accesses are all ordered is data-race-free, and must behave as on one machine: every load returns, byte by byte, what the
 //! latest store that happens before it has left. Pairs that are not ordered are reported as races, and what
 //! loads of such bytes return is not judged until a store that is ordered after all of them.
 //!
@@ -15,124 +14,20 @@
 //! left; a plain load must not be older than the latest operation that happens before it, also when that one only looked
 //! (a load, a failed compare-exchange): who has seen a change passes it on.
 //!
-//! An [`Execution`] need not be in one global order: one list of events a thread is enough, because acquires
+//! An [`Execution`] need not be in one global order: one history a thread is enough, because acquires
 //! and releases carry the **turn** of the lock's hold, atomics their turn at the word, and meetings their epoch. The
 //! replay takes time linear in the events (times threads for clocks).
 
-use core::fmt::{self, Write as _};
+use core::fmt::Write as _;
 use std::collections::VecDeque;
 
-use hiroba_base::LockId;
+use hiroba_base::{LockId, NodeId, PageId};
+use hiroba_trace::Event;
 use rustc_hash::FxHashMap;
 use thiserror::Error;
 
-use crate::program::{Address, Width};
-
-/// What a thread did, in its program order.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Event {
-    /// A load and what it returned.
-    Load {
-        /// Where.
-        at: Address,
-        /// How many bytes.
-        width: Width,
-        /// What it returned.
-        value: u64,
-    },
-    /// A store.
-    Store {
-        /// Where.
-        at: Address,
-        /// How many bytes.
-        width: Width,
-        /// What it wrote.
-        value: u64,
-    },
-    /// The thread got a lock.
-    Acquire {
-        /// The lock.
-        lock: LockId,
-        /// How often it had been acquired before.
-        turn: u64,
-    },
-    /// The thread gave a lock up.
-    Release {
-        /// The lock.
-        lock: LockId,
-        /// The turn of the acquire that this release ends.
-        turn: u64,
-    },
-    /// The thread met all others that meet.
-    Meet {
-        /// How many meetings there were before.
-        epoch: u64,
-    },
-    /// Everything so far is made known to whoever receives the token.
-    Publish {
-        /// Names the publication.
-        token: u64,
-    },
-    /// The token came.
-    Receive {
-        /// Names the publication.
-        token: u64,
-    },
-    /// An atomic operation.
-    Atomic {
-        /// The word.
-        at: Address,
-        /// How many operations the word had seen.
-        turn: u64,
-        /// What it found.
-        previous: u64,
-        /// What it left.
-        current: u64,
-    },
-}
-
-impl fmt::Display for Event {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Event::Load { at, width, value } => {
-                write!(f, "load of {} bytes at {at} = {value}", width.bytes())
-            }
-            Event::Store { at, width, value } => {
-                write!(f, "store of {} bytes at {at} = {value}", width.bytes())
-            }
-            Event::Acquire { lock, turn } => write!(f, "acquire of lock {} (turn {turn})", lock.0),
-            Event::Release { lock, turn } => write!(f, "release of lock {} (turn {turn})", lock.0),
-            Event::Meet { epoch } => write!(f, "barrier {epoch}"),
-            Event::Publish { token } => write!(f, "publication {token}"),
-            Event::Receive { token } => write!(f, "receipt of publication {token}"),
-            Event::Atomic { at, turn, previous, current } => {
-                write!(f, "atomic operation {turn} at {at}: {previous} to {current}")
-            }
-        }
-    }
-}
-
-/// A recorded execution: one list of events a thread, in program order. Memory begins all zero.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Execution {
-    /// The events, by thread.
-    pub threads: Vec<Vec<Event>>,
-}
-
-/// An event of an execution.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Position {
-    /// The thread's number.
-    pub thread: usize,
-    /// The event's index in the thread's list.
-    pub index: usize,
-}
-
-impl fmt::Display for Position {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "thread {} event {}", self.thread, self.index)
-    }
-}
+use crate::execution::{Described, Execution, Position};
+use crate::program::Address;
 
 /// Two conflicting accesses that nothing orders: a fault of the program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -154,11 +49,28 @@ pub struct Violation {
     pub explanation: String,
 }
 
+impl Race {
+    /// What races with what, in words.
+    pub fn describe(&self, execution: &Execution) -> String {
+        let event = |position: Position| {
+            format!("{}: {}", execution.place(position), Described(execution.event(position)))
+        };
+        format!(
+            "{}\n  {}\n  both touch {}, and nothing orders them",
+            event(self.first),
+            event(self.second),
+            self.at
+        )
+    }
+}
+
 /// What the judge found.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Verdict {
-    /// Breaches of the promise, the earliest in its thread first.
+    /// Breaches of the promise, the one with the shortest explanation first; at most [`EXPLAINED_MAX`].
     pub violations: Vec<Violation>,
+    /// How many there are in all.
+    pub violations_found: usize,
     /// Races of the program; at most [`RACES_MAX`].
     pub races: Vec<Race>,
     /// Loads whose every byte could be judged.
@@ -167,6 +79,9 @@ pub struct Verdict {
 
 /// Races beyond this number are not kept: one is enough to mend the program.
 pub const RACES_MAX: usize = 100;
+
+/// Violations beyond this number are counted, not explained.
+pub const EXPLAINED_MAX: usize = 20;
 
 /// The execution contradicts itself: an acquire without the release before it, a meeting that somebody misses.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
@@ -185,17 +100,16 @@ pub fn judge(execution: &Execution) -> Result<Verdict, Incomplete> {
 
 type Clock = Vec<u64>;
 
-fn meets(events: &[Event]) -> bool {
-    events.iter().any(|event| matches!(event, Event::Meet { .. }))
-}
-
 /// What a thread may wait for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Awaited {
     Turn(LockId, u64),
     Meeting(u64),
-    Token(u64),
+    Publication(Publication),
 }
+
+/// From, to, and how many there were before.
+type Publication = (NodeId, NodeId, u64);
 
 #[derive(Clone, Copy, Debug)]
 struct Touch {
@@ -240,10 +154,11 @@ struct Judge<'a> {
     clocks: Vec<Clock>,
     next: Vec<usize>,
     released: FxHashMap<LockId, (u64, Clock)>,
-    published: FxHashMap<u64, Clock>,
-    meeting: (usize, Clock),
-    /// The threads that meet.
-    members: Vec<usize>,
+    published: FxHashMap<Publication, Clock>,
+    /// By epoch, the threads that are in it but have not come.
+    absent: FxHashMap<u64, usize>,
+    /// By epoch, the threads that have come.
+    present: FxHashMap<u64, Vec<usize>>,
     waiting: FxHashMap<Awaited, Vec<usize>>,
     ready: VecDeque<usize>,
     cells: FxHashMap<Address, Cell>,
@@ -269,39 +184,38 @@ impl<'a> Judge<'a> {
             next: vec![0; threads],
             released: FxHashMap::default(),
             published: FxHashMap::default(),
-            meeting: (0, vec![0; threads]),
-            members: (0..threads).filter(|thread| meets(&execution.threads[*thread])).collect(),
+            absent: FxHashMap::default(),
+            present: FxHashMap::default(),
             waiting: FxHashMap::default(),
             ready: (0..threads).collect(),
             cells: FxHashMap::default(),
             atomics: FxHashMap::default(),
             verdict: Verdict::default(),
         };
+        for (_, event) in execution.events() {
+            if let Event::Met { epoch } = event {
+                *judge.absent.entry(*epoch).or_default() += 1;
+            }
+        }
         judge.collect_atomics();
         judge
     }
 
-    fn events(&self) -> impl Iterator<Item = (Position, Event)> + use<'a> {
-        self.execution.threads.iter().enumerate().flat_map(|(thread, events)| {
-            events.iter().enumerate().map(move |(index, event)| (Position { thread, index }, *event))
-        })
-    }
-
     fn collect_atomics(&mut self) {
-        for (position, event) in self.events() {
-            if let Event::Atomic { at, turn, current, .. } = event {
-                let word = self.atomics.entry(at).or_default();
-                word.history.push((turn, current, position));
-                let last = word.last_turn_of.entry(current).or_default();
-                *last = turn.max(*last);
+        for (position, event) in self.execution.events() {
+            if let Event::Atomic { page, offset, turn, current, .. } = event {
+                let word = self.atomics.entry(address(page, offset)).or_default();
+                word.history.push((*turn, *current, position));
+                let last = word.last_turn_of.entry(*current).or_default();
+                *last = (*turn).max(*last);
             }
         }
         if self.atomics.is_empty() {
             return;
         }
-        for (_, event) in self.events() {
-            if let Event::Store { at, .. } = event
-                && let Some(word) = self.atomics.get_mut(&word_of(at))
+        for (_, event) in self.execution.events() {
+            if let Event::Store { page, offset, .. } = event
+                && let Some(word) = self.atomics.get_mut(&word_of(address(page, offset)))
             {
                 word.mixed = true;
             }
@@ -310,8 +224,9 @@ impl<'a> Judge<'a> {
     }
 
     fn replay(&mut self) -> Result<(), Incomplete> {
+        let execution = self.execution;
         while let Some(thread) = self.ready.pop_front() {
-            while let Some(event) = self.execution.threads[thread].get(self.next[thread]).copied() {
+            while let Some(event) = execution.threads[thread].events.get(self.next[thread]) {
                 if let Some(awaited) = self.awaited(thread, event) {
                     self.waiting.entry(awaited).or_default().push(thread);
                     break;
@@ -322,44 +237,50 @@ impl<'a> Judge<'a> {
             }
         }
         let stuck =
-            (0..self.next.len()).find(|thread| self.next[*thread] < self.execution.threads[*thread].len());
+            (0..self.next.len()).find(|thread| self.next[*thread] < execution.threads[*thread].events.len());
         match stuck {
             Some(thread) => {
                 let position = Position { thread, index: self.next[thread] };
-                let event = self.execution.threads[thread][position.index];
-                Err(Incomplete(position.to_string(), event.to_string()))
+                Err(Incomplete(execution.place(position), Described(execution.event(position)).to_string()))
             }
             None => Ok(()),
         }
     }
 
     /// What the event must wait for, if it must. A meeting counts the thread in.
-    fn awaited(&mut self, thread: usize, event: Event) -> Option<Awaited> {
+    fn awaited(&mut self, thread: usize, event: &Event) -> Option<Awaited> {
         match event {
-            Event::Acquire { lock, turn } => {
-                let releases = self.released.get(&lock).map_or(0, |(releases, _)| *releases);
-                (releases != turn).then_some(Awaited::Turn(lock, turn))
+            Event::Acquired { lock, turn } => {
+                let releases = self.released.get(lock).map_or(0, |(releases, _)| *releases);
+                (releases != *turn).then_some(Awaited::Turn(*lock, *turn))
             }
-            Event::Receive { token } => {
-                (!self.published.contains_key(&token)).then_some(Awaited::Token(token))
+            Event::PublicationSeen { from, count } => {
+                let publication = (*from, self.node_of(thread), *count);
+                let is_known = self.published.contains_key(&publication);
+                (!is_known).then_some(Awaited::Publication(publication))
             }
-            Event::Meet { epoch } => {
-                join(&mut self.meeting.1, &self.clocks[thread]);
-                self.meeting.0 += 1;
-                if self.meeting.0 == self.members.len() {
-                    self.meeting.0 = 0;
-                    self.complete_meeting(epoch, thread);
-                    return None;
+            Event::Met { epoch } => {
+                let present = self.present.entry(*epoch).or_default();
+                present.push(thread);
+                if present.len() < self.absent[epoch] {
+                    return Some(Awaited::Meeting(*epoch));
                 }
-                Some(Awaited::Meeting(epoch))
+                self.complete_meeting(*epoch, thread);
+                None
             }
             _ => None,
         }
     }
 
+    fn node_of(&self, thread: usize) -> NodeId {
+        self.execution.threads[thread].node
+    }
+
     fn complete_meeting(&mut self, epoch: u64, last: usize) {
-        let joined = self.meeting.1.clone();
-        for &thread in &self.members {
+        let members = self.present.remove(&epoch).unwrap_or_default();
+        let mut joined = vec![0; self.clocks.len()];
+        members.iter().for_each(|thread| join(&mut joined, &self.clocks[*thread]));
+        for &thread in &members {
             let clock = &mut self.clocks[thread];
             clock.clone_from(&joined);
             clock[thread] += 1;
@@ -375,57 +296,66 @@ impl<'a> Judge<'a> {
         self.ready.extend(self.waiting.remove(&awaited).unwrap_or_default());
     }
 
-    fn step(&mut self, position: Position, event: Event) {
+    fn step(&mut self, position: Position, event: &Event) {
         let thread = position.thread;
         match event {
-            Event::Load { at, width, value } => self.load(position, at, width, value),
-            Event::Store { at, width, value } => self.store(position, at, width, value),
-            Event::Acquire { lock, .. } => {
-                if let Some((_, clock)) = self.released.get(&lock) {
+            Event::Load { page, offset, bytes, value } => {
+                self.load(position, address(page, offset), *bytes, *value);
+            }
+            Event::Store { page, offset, bytes, value } => {
+                self.store(position, address(page, offset), *bytes, *value);
+            }
+            Event::Acquired { lock, .. } => {
+                if let Some((_, clock)) = self.released.get(lock) {
                     join(&mut self.clocks[thread], clock);
                 }
             }
-            Event::Release { lock, turn } => {
-                self.released.insert(lock, (turn + 1, self.clocks[thread].clone()));
+            Event::Released { lock, turn } => {
+                self.released.insert(*lock, (turn + 1, self.clocks[thread].clone()));
                 self.clocks[thread][thread] += 1;
-                self.wake(Awaited::Turn(lock, turn + 1));
+                self.wake(Awaited::Turn(*lock, turn + 1));
             }
-            Event::Publish { token } => {
-                self.published.insert(token, self.clocks[thread].clone());
+            Event::Published { to, count } => {
+                let publication = (self.node_of(thread), *to, *count);
+                self.published.insert(publication, self.clocks[thread].clone());
                 self.clocks[thread][thread] += 1;
-                self.wake(Awaited::Token(token));
+                self.wake(Awaited::Publication(publication));
             }
-            Event::Receive { token } => {
-                let clock = self.published.remove(&token).expect("the token was awaited");
-                join(&mut self.clocks[thread], &clock);
+            Event::PublicationSeen { from, count } => {
+                let clock = &self.published[&(*from, self.node_of(thread), *count)];
+                join(&mut self.clocks[thread], clock);
             }
-            Event::Meet { .. } => {}
-            Event::Atomic { at, turn, previous, .. } => {
-                self.atomic(position, at, turn, previous);
+            Event::Atomic { page, offset, turn, previous, .. } => {
+                self.atomic(position, address(page, offset), *turn, *previous);
             }
+            _ => {}
         }
     }
+}
+
+fn address(page: &PageId, offset: &u32) -> Address {
+    Address { granule: *page, offset: *offset }
 }
 
 fn word_of(at: Address) -> Address {
     Address { granule: at.granule, offset: at.offset & !7 }
 }
 
-fn bytes_of(at: Address, width: Width, value: u64) -> impl Iterator<Item = (Address, u8)> {
-    let bytes = value.to_le_bytes().into_iter().take(width.bytes() as usize).enumerate();
+fn bytes_of(at: Address, bytes: u8, value: u64) -> impl Iterator<Item = (Address, u8)> {
+    let bytes = value.to_le_bytes().into_iter().take(usize::from(bytes)).enumerate();
     bytes.map(move |(index, byte)| (Address { granule: at.granule, offset: at.offset + index as u32 }, byte))
 }
 
 /// Plain accesses.
 impl Judge<'_> {
-    fn load(&mut self, position: Position, at: Address, width: Width, value: u64) {
+    fn load(&mut self, position: Position, at: Address, bytes: u8, value: u64) {
         if self.atomics.contains_key(&word_of(at)) {
-            self.load_of_atomic(position, at, width, value);
+            self.load_of_atomic(position, at, bytes, value);
             return;
         }
         let mut judged = true;
         let now = self.clocks[position.thread][position.thread];
-        for (byte_at, byte) in bytes_of(at, width, value) {
+        for (byte_at, byte) in bytes_of(at, bytes, value) {
             let race = self.touch(position, byte_at, None);
             let cell = self.cells.entry(byte_at).or_default();
             if cell.racy || race {
@@ -445,17 +375,22 @@ impl Judge<'_> {
         let mut suspects: Vec<_> = suspects.collect();
         suspects.sort_by_key(|(load, at, _)| (load.index, load.thread, *at));
         suspects.dedup_by_key(|(load, ..)| *load);
+        self.verdict.violations_found += suspects.len();
+        suspects.truncate(EXPLAINED_MAX);
+        let targets = Targets::new(self.execution);
         for (position, at, expected) in suspects {
-            let explanation = self.explain(position, at, expected);
+            let explanation = self.explain(&targets, position, at, expected);
             self.verdict.violations.push(Violation { position, explanation });
         }
+        self.verdict.violations.sort_by_key(|violation| violation.explanation.len());
+        self.verdict.violations.truncate(EXPLAINED_MAX);
     }
 
-    fn store(&mut self, position: Position, at: Address, width: Width, value: u64) {
+    fn store(&mut self, position: Position, at: Address, bytes: u8, value: u64) {
         if self.atomics.contains_key(&word_of(at)) {
             return;
         }
-        for (byte_at, byte) in bytes_of(at, width, value) {
+        for (byte_at, byte) in bytes_of(at, bytes, value) {
             self.touch(position, byte_at, Some(byte));
         }
     }
@@ -516,21 +451,25 @@ impl Judge<'_> {
         let mut explanation = None;
         if previous != expected {
             explanation = Some(format!(
-                "{position}: atomic operation {turn} at {at} found {previous}, but the operation before it left {expected}"
+                "{}: atomic operation {turn} at {at} found {previous}, but the operation before it left {expected}",
+                self.execution.place(position)
             ));
         } else if before.is_some_and(|before| before >= turn) {
             explanation = Some(format!(
-                "{position}: atomic operation {turn} at {at} came before operation {}, which happens before it",
+                "{}: atomic operation {turn} at {at} came before operation {}, which happens before it",
+                self.execution.place(position),
                 before.unwrap_or(0)
             ));
         }
-        self.verdict.violations.extend(explanation.map(|explanation| Violation { position, explanation }));
+        if let Some(explanation) = explanation {
+            self.convict_of(position, explanation);
+        }
     }
 
-    fn load_of_atomic(&mut self, position: Position, at: Address, width: Width, value: u64) {
+    fn load_of_atomic(&mut self, position: Position, at: Address, bytes: u8, value: u64) {
         let before = self.latest_before(position.thread, &self.atomics[&word_of(at)].latest);
         let word = &self.atomics[&word_of(at)];
-        if word.mixed || width != Width::Word {
+        if word.mixed || bytes != 8 {
             return;
         }
         self.verdict.loads_judged += 1;
@@ -539,62 +478,107 @@ impl Judge<'_> {
             (Some(_), None) => true,
             (None, before) => value == 0 && before.is_none(),
         };
-        if !fresh {
+        if !fresh && self.verdict.violations.len() < EXPLAINED_MAX {
             let (turn, left, store) = word
                 .history
                 .iter()
                 .find(|(turn, ..)| Some(*turn) == before)
                 .copied()
                 .unwrap_or((0, 0, position));
-            let chain = self.chain(store, position);
+            let (load, store_at) = (self.execution.place(position), self.execution.place(store));
+            let chain = Targets::new(self.execution).chain(store, position);
             let explanation = format!(
-                "{position}: load at {at} read {value}; atomic operation {turn} ({store}) left {left} and happens \
-                 before the load: {chain}"
+                "{load}: load at {at} read {value}; atomic operation {turn} ({store_at}) left {left} and happens before \
+                 the load: {chain}"
             );
-            self.verdict.violations.push(Violation { position, explanation });
+            self.convict_of(position, explanation);
         }
+    }
+
+    fn convict_of(&mut self, position: Position, explanation: String) {
+        self.verdict.violations_found += 1;
+        self.verdict.violations.push(Violation { position, explanation });
     }
 }
 
 /// Explanations.
 impl Judge<'_> {
-    fn event(&self, position: Position) -> Event {
-        self.execution.threads[position.thread][position.index]
-    }
-
-    fn explain(&self, load: Position, byte_at: Address, expected: Option<Position>) -> String {
-        let Event::Load { at, width, value } = self.event(load) else {
+    fn explain(
+        &self,
+        targets: &Targets<'_>,
+        load: Position,
+        byte_at: Address,
+        expected: Option<Position>,
+    ) -> String {
+        let event = self.execution.event(load);
+        let Event::Load { page, offset, bytes, value } = event else {
             unreachable!("only loads are explained")
         };
-        let mut text = format!("{load}: {}", self.event(load));
-        let byte = (value >> ((byte_at.offset - at.offset) * 8)) as u8;
+        let place = |position: Position| self.execution.place(position);
+        let mut text = format!("{}: {}", place(load), Described(event));
+        let byte = (value >> ((byte_at.offset - offset) * 8)) as u8;
         let writes_it = |event: &Event| match event {
-            Event::Store { at, width, value } => {
-                bytes_of(*at, *width, *value).any(|written| written == (byte_at, byte))
+            Event::Store { page, offset, bytes, value } => {
+                bytes_of(address(page, offset), *bytes, *value).any(|written| written == (byte_at, byte))
             }
             _ => false,
         };
-        let same_width = |event: &Event| *event == Event::Store { at, width, value };
-        let exact = self.events().find(|(_, event)| same_width(event));
-        let source = exact.or_else(|| self.events().find(|(_, event)| writes_it(event)));
+        let same = Event::Store { page: *page, offset: *offset, bytes: *bytes, value: *value };
+        let exact = self.execution.events().find(|(_, event)| **event == same);
+        let source = exact.or_else(|| self.execution.events().find(|(_, event)| writes_it(event)));
         match source {
-            Some((writer, _)) => write!(text, "\n  it read what {writer} wrote: {}", self.event(writer)),
+            Some((writer, event)) => {
+                write!(text, "\n  it read what {} wrote: {}", place(writer), Described(event))
+            }
             None if byte == 0 => write!(text, "\n  it read the initial zero at {byte_at}"),
             None => write!(text, "\n  nobody ever wrote {byte} at {byte_at}"),
         }
         .expect("writing to a string cannot fail");
         match expected {
             Some(store) => {
-                let chain = self.chain(store, load);
-                write!(text, "\n  it should have read what {store} wrote: {}\n  {chain}", self.event(store))
+                let (event, chain) = (Described(self.execution.event(store)), targets.chain(store, load));
+                write!(text, "\n  it should have read what {} wrote: {event}\n  {chain}", place(store))
             }
             None => write!(text, "\n  no store to it happens before the load: it should have read zero"),
         }
         .expect("writing to a string cannot fail");
         text
     }
+}
 
-    /// The synchronisation that orders two events, with few hops.
+/// What each event of synchronisation leads to.
+struct Targets<'a> {
+    execution: &'a Execution,
+    of: FxHashMap<Awaited, Vec<Position>>,
+}
+
+impl<'a> Targets<'a> {
+    fn new(execution: &'a Execution) -> Targets<'a> {
+        let mut of: FxHashMap<Awaited, Vec<Position>> = FxHashMap::default();
+        for (position, event) in execution.events() {
+            let key = match event {
+                Event::Acquired { lock, turn } => Awaited::Turn(*lock, *turn),
+                Event::Met { epoch } => Awaited::Meeting(*epoch),
+                Event::PublicationSeen { from, count } => {
+                    Awaited::Publication((*from, execution.threads[position.thread].node, *count))
+                }
+                _ => continue,
+            };
+            of.entry(key).or_default().push(position);
+        }
+        Targets { execution, of }
+    }
+
+    fn source_key(&self, node: NodeId, event: &Event) -> Option<Awaited> {
+        match event {
+            Event::Released { lock, turn } => Some(Awaited::Turn(*lock, turn + 1)),
+            Event::Met { epoch } => Some(Awaited::Meeting(*epoch)),
+            Event::Published { to, count } => Some(Awaited::Publication((node, *to, *count))),
+            _ => None,
+        }
+    }
+
+    /// The synchronisation that orders two events, by as few hops from thread to thread as it can be done.
     fn chain(&self, from: Position, to: Position) -> String {
         struct Hop {
             source: Position,
@@ -605,7 +589,9 @@ impl Judge<'_> {
         let mut reached: Vec<Option<usize>> = vec![None; self.execution.threads.len()];
         reached[from.thread] = Some(from.index);
         let mut queue = VecDeque::from([(from, None)]);
-        let targets = self.targets();
+        let place = |position: Position| self.execution.place(position);
+        let event = |position: Position| Described(self.execution.event(position));
+        // Breadth first, so the first path found has the fewest hops.
         while let Some((start, parent)) = queue.pop_front() {
             if start.thread == to.thread && start.index <= to.index {
                 let mut path = Vec::new();
@@ -615,19 +601,24 @@ impl Judge<'_> {
                     path.push(hop);
                     at = hop.parent;
                 }
-                let mut text = format!("{from}");
-                for hop in path.into_iter().rev() {
-                    let (source, target) = (hop.source, hop.target);
-                    write!(text, " → {source}: {} → {target}: {}", self.event(source), self.event(target))
-                        .expect("writing to a string cannot fail");
+                let mut text = place(from);
+                for Hop { source, target, .. } in path.into_iter().rev() {
+                    let (source_event, target_event) = (event(*source), event(*target));
+                    write!(
+                        text,
+                        " → {}: {source_event} → {}: {target_event}",
+                        place(*source),
+                        place(*target)
+                    )
+                    .expect("writing to a string cannot fail");
                 }
-                write!(text, " → {to}").expect("writing to a string cannot fail");
+                write!(text, " → {}", place(to)).expect("writing to a string cannot fail");
                 return text;
             }
-            let events = &self.execution.threads[start.thread];
-            for (index, event) in events.iter().enumerate().skip(start.index) {
-                let Some(key) = source_key(event) else { continue };
-                for target in targets.get(&key).into_iter().flatten() {
+            let history = &self.execution.threads[start.thread];
+            for (index, event) in history.events.iter().enumerate().skip(start.index) {
+                let Some(key) = self.source_key(history.node, event) else { continue };
+                for target in self.of.get(&key).into_iter().flatten() {
                     let earlier = reached[target.thread].is_none_or(|known| target.index < known);
                     if earlier && target.thread != start.thread {
                         reached[target.thread] = Some(target.index);
@@ -638,58 +629,48 @@ impl Judge<'_> {
                 }
             }
         }
-        format!("{from} happens before {to}")
-    }
-
-    fn targets(&self) -> FxHashMap<Awaited, Vec<Position>> {
-        let mut targets: FxHashMap<Awaited, Vec<Position>> = FxHashMap::default();
-        for (position, event) in self.events() {
-            let key = match event {
-                Event::Acquire { lock, turn } => Awaited::Turn(lock, turn),
-                Event::Meet { epoch } => Awaited::Meeting(epoch),
-                Event::Receive { token } => Awaited::Token(token),
-                _ => continue,
-            };
-            targets.entry(key).or_default().push(position);
-        }
-        targets
-    }
-}
-
-fn source_key(event: &Event) -> Option<Awaited> {
-    match event {
-        Event::Release { lock, turn } => Some(Awaited::Turn(*lock, turn + 1)),
-        Event::Meet { epoch } => Some(Awaited::Meeting(*epoch)),
-        Event::Publish { token } => Some(Awaited::Token(*token)),
-        _ => None,
+        format!("{} happens before {}", place(from), place(to))
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use hiroba_trace::ThreadNumber;
+
     use super::*;
+    use crate::execution::History;
 
     const X: Address = Address::word(0, 0);
     const Y: Address = Address::word(0, 1);
 
     fn load(at: Address, value: u64) -> Event {
-        Event::Load { at, width: Width::Word, value }
+        Event::Load { page: at.granule, offset: at.offset, bytes: 8, value }
     }
 
     fn store(at: Address, value: u64) -> Event {
-        Event::Store { at, width: Width::Word, value }
+        Event::Store { page: at.granule, offset: at.offset, bytes: 8, value }
     }
 
     fn acquire(lock: u32, turn: u64) -> Event {
-        Event::Acquire { lock: LockId(lock), turn }
+        Event::Acquired { lock: LockId(lock), turn }
     }
 
     fn release(lock: u32, turn: u64) -> Event {
-        Event::Release { lock: LockId(lock), turn }
+        Event::Released { lock: LockId(lock), turn }
+    }
+
+    /// Each thread on a node of its own.
+    fn execution(threads: Vec<Vec<Event>>) -> Execution {
+        let histories = (0..).zip(threads).map(|(node, events)| History {
+            node: NodeId(node),
+            thread: ThreadNumber(0),
+            events,
+        });
+        Execution { threads: histories.collect() }
     }
 
     fn verdict(threads: Vec<Vec<Event>>) -> Verdict {
-        judge(&Execution { threads }).unwrap()
+        judge(&execution(threads)).unwrap()
     }
 
     #[test]
@@ -701,9 +682,12 @@ mod tests {
         ]);
         let [violation] = &verdict.violations[..] else { panic!("{verdict:?}") };
         assert_eq!(violation.position, Position { thread: 2, index: 1 });
-        for part in
-            ["thread 0 event 1 wrote", "thread 1 event 1 wrote", "release of lock 2", "acquire of lock 2"]
-        {
+        for part in [
+            "node 0 thread 0 event 1 wrote",
+            "node 1 thread 0 event 1 wrote",
+            "release of lock 2",
+            "acquire of lock 2",
+        ] {
             assert!(violation.explanation.contains(part), "{part} is missing in: {}", violation.explanation);
         }
         assert!(verdict.races.is_empty());
@@ -727,7 +711,7 @@ mod tests {
 
     #[test]
     fn a_store_ordered_after_a_race_is_judged_again() {
-        let meet = |epoch| Event::Meet { epoch };
+        let meet = |epoch| Event::Met { epoch };
         let verdict = verdict(vec![
             vec![store(X, 1), meet(0), store(X, 3), meet(1), load(X, 3)],
             vec![store(X, 2), meet(0), meet(1), load(X, 1)],
@@ -737,7 +721,7 @@ mod tests {
 
     #[test]
     fn threads_that_never_meet_are_not_waited_for_and_not_ordered_by_meetings() {
-        let meet = |epoch| Event::Meet { epoch };
+        let meet = |epoch| Event::Met { epoch };
         let verdict = verdict(vec![
             vec![store(X, 1), meet(0), load(X, 1)],
             vec![store(Y, 1), meet(0), load(X, 0)],
@@ -748,32 +732,43 @@ mod tests {
 
     #[test]
     fn bytes_of_one_word_are_told_apart() {
-        let byte = |offset, value| Event::Store { at: Address::byte(0, offset), width: Width::Byte, value };
-        let meet = Event::Meet { epoch: 0 };
-        let good = verdict(vec![vec![byte(0, 1), meet, load(X, 0x0201)], vec![byte(1, 2), meet]]);
+        let byte = |offset, value| Event::Store { page: PageId(0), offset, bytes: 1, value };
+        let meet = || Event::Met { epoch: 0 };
+        let good = verdict(vec![vec![byte(0, 1), meet(), load(X, 0x0201)], vec![byte(1, 2), meet()]]);
         assert!(good.races.is_empty() && good.violations.is_empty());
-        let lost = verdict(vec![vec![byte(0, 1), meet, load(X, 0x0001)], vec![byte(1, 2), meet]]);
+        let lost = verdict(vec![vec![byte(0, 1), meet(), load(X, 0x0001)], vec![byte(1, 2), meet()]]);
         assert_eq!(lost.violations.len(), 1);
     }
 
     #[test]
     fn publications_order_and_atomics_have_one_history() {
-        let atomic = |turn, previous, current| Event::Atomic { at: X, turn, previous, current };
+        let atomic = |turn, previous, current| Event::Atomic {
+            page: X.granule,
+            offset: X.offset,
+            turn,
+            previous,
+            current,
+        };
         let good = verdict(vec![
-            vec![atomic(0, 0, 1), store(Y, 5), Event::Publish { token: 4 }],
-            vec![atomic(1, 1, 2), Event::Receive { token: 4 }, load(Y, 5), load(X, 2)],
+            vec![atomic(0, 0, 1), store(Y, 5), Event::Published { to: NodeId(1), count: 4 }],
+            vec![
+                atomic(1, 1, 2),
+                Event::PublicationSeen { from: NodeId(0), count: 4 },
+                load(Y, 5),
+                load(X, 2),
+            ],
         ]);
         assert!(good.violations.is_empty() && good.races.is_empty(), "{good:?}");
         let undone = verdict(vec![
-            vec![atomic(0, 0, 1), Event::Publish { token: 4 }],
-            vec![atomic(1, 0, 1), Event::Receive { token: 4 }, load(X, 0)],
+            vec![atomic(0, 0, 1), Event::Published { to: NodeId(1), count: 4 }],
+            vec![atomic(1, 0, 1), Event::PublicationSeen { from: NodeId(0), count: 4 }, load(X, 0)],
         ]);
         assert_eq!(undone.violations.len(), 2);
     }
 
     #[test]
     fn an_incomplete_trace_is_refused_with_the_event_that_waits() {
-        let error = judge(&Execution { threads: vec![vec![acquire(3, 1)]] }).unwrap_err();
+        let error = judge(&execution(vec![vec![acquire(3, 1)]])).unwrap_err();
         assert!(error.to_string().contains("acquire of lock 3 (turn 1)"), "{error}");
     }
 }

@@ -11,20 +11,23 @@ use hiroba_base::{Access, LockId, NodeId, PageId, PageRange, PageSet, Prng, RngE
 use hiroba_protocol::{
     Done, Effect, Engine, Misuse, NewContent, Outcome, PageToSend, Sync, Waiter, WriteTracking, diff,
 };
+use hiroba_trace::{Activity, Event};
 use hiroba_wire::{AtomicOperation, AtomicOutcome, Collective, Limits, Message, PageCopy};
 use rustc_hash::{FxHashMap, FxHashSet};
 use thiserror::Error;
 
-use crate::axioms::{Event, Execution};
+use crate::execution::{Execution, Run};
 use crate::memory::{MemoryError, Merge, SimulatedMemory, TwinAfter};
 use crate::mutant::{Faithful, Mutation};
 use crate::network::{DirectNetwork, LossyNetwork, Network, Parcel, ShuffledNetwork};
 use crate::program::{Address, GRANULE_BYTES, Instruction, Program, REGISTERS, Register, Width};
 
 mod one_sided;
+mod recording;
 
 pub use self::one_sided::hlrc;
 use self::one_sided::{Board, Meddling};
+use self::recording::{Recorder, activity_of};
 
 /// Why a run did not end well. All but a misuse and a fatal mismatch are faults of the engine.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
@@ -123,7 +126,7 @@ pub struct Ended {
     /// Each thread's registers.
     pub registers: Vec<[u64; REGISTERS]>,
     /// What was recorded.
-    pub execution: Execution,
+    pub run: Run,
     /// Instructions and deliveries.
     pub steps: u64,
 }
@@ -132,6 +135,11 @@ impl Ended {
     /// A thread's register.
     pub fn register(&self, thread: usize, register: usize) -> u64 {
         self.registers[thread][register]
+    }
+
+    /// What the threads saw of memory.
+    pub fn execution(&self) -> Execution {
+        Execution::of(&self.run)
     }
 }
 
@@ -182,6 +190,8 @@ struct Node<E> {
     /// then, and the host must keep back what came behind them: here.
     ahead: FxHashSet<NodeId>,
     kept_back: Vec<(NodeId, u64)>,
+    /// Pages whose diffs were applied, which is yet to be told of.
+    applied: FxHashSet<PageId>,
     board: Board,
 }
 
@@ -221,14 +231,14 @@ pub struct Cluster<E> {
     meddling: Meddling,
     exploring: bool,
     turn: u32,
-    record: bool,
-    execution: Execution,
+    recorder: Recorder,
     locks: FxHashMap<LockId, LockRecord>,
     /// Operations carried out at a word's home and not yet reported to the thread: turn, outcome.
     atomics: FxHashMap<Address, (u64, Vec<(u64, AtomicOutcome)>)>,
     /// Pages whose nodes have asked to be told when threads have had time to use them.
     holds: Vec<(NodeId, PageId)>,
-    tokens: u64,
+    /// How many publications there were, by sender and receiver.
+    publications: FxHashMap<(NodeId, NodeId), u64>,
     deliveries: u64,
     steps: u64,
     steps_max: u64,
@@ -260,6 +270,7 @@ impl<E: Engine> Cluster<E> {
                     collectives: 0,
                     ahead: FxHashSet::default(),
                     kept_back: Vec::new(),
+                    applied: FxHashSet::default(),
                     board: Board::default(),
                 }
             })
@@ -289,10 +300,10 @@ impl<E: Engine> Cluster<E> {
         let paces = threads.iter().map(|_| [1, 8, 64][random.random_range(0..3)]).collect();
         let exploring = options.network != NetworkChoice::Direct;
         let meddling = Meddling::new(options.one_sided && exploring, &mut random);
-        Cluster {
+        let mut cluster = Cluster {
             limits,
             nodes,
-            execution: Execution { threads: vec![Vec::new(); threads.len()] },
+            recorder: Recorder::new(options.record, program.nodes),
             threads,
             network,
             mutation: options.mutation,
@@ -303,15 +314,16 @@ impl<E: Engine> Cluster<E> {
             meddling,
             exploring,
             turn: 0,
-            record: options.record,
             locks: FxHashMap::default(),
             atomics: FxHashMap::default(),
             holds: Vec::new(),
-            tokens: 0,
+            publications: FxHashMap::default(),
             deliveries: 0,
             steps: 0,
             steps_max: options.steps_max,
-        }
+        };
+        cluster.note_regions(program);
+        cluster
     }
 
     /// A node's engine.
@@ -348,7 +360,7 @@ impl<E: Engine> Cluster<E> {
         }
         self.compare_locks()?;
         let registers = self.threads.iter().map(|thread| thread.registers).collect();
-        Ok(Ended { registers, execution: self.execution, steps: self.steps })
+        Ok(Ended { registers, run: self.recorder.finish(), steps: self.steps })
     }
 
     /// One instruction or one message; false when everything has ended.
@@ -476,19 +488,21 @@ impl<E: Engine> Cluster<E> {
         lines.join("; ")
     }
 
-    fn note(&mut self, thread: usize, event: Event) {
-        if self.record {
-            self.execution.threads[thread].push(event);
-        }
-    }
-
     fn deliver(&mut self, parcel: Parcel) -> Result<(), Failure> {
         let Parcel { from, to, bytes } = parcel;
         let limits = self.limits;
-        let node = &mut self.nodes[to.index()];
         let refused = |sentence: String| Failure::Protocol { node: to, from, sentence };
         let message = Message::decode(&bytes, &limits).map_err(|error| refused(error.to_string()))?;
-        match &message {
+        self.begin_serving(to, from, &bytes);
+        self.handle(from, to, &message)?;
+        self.note_at(to, Event::Leave);
+        Ok(())
+    }
+
+    fn handle(&mut self, from: NodeId, to: NodeId, message: &Message<'_>) -> Result<(), Failure> {
+        let node = &mut self.nodes[to.index()];
+        let refused = |sentence: String| Failure::Protocol { node: to, from, sentence };
+        match message {
             Message::Free { address: token } if node.ahead.contains(&from) => {
                 node.kept_back.push((from, *token));
                 return Ok(());
@@ -505,7 +519,7 @@ impl<E: Engine> Cluster<E> {
             _ => {}
         }
         let collectives = node.collectives;
-        node.engine.handle_message(from, &message).map_err(|error| refused(error.to_string()))?;
+        node.engine.handle_message(from, message).map_err(|error| refused(error.to_string()))?;
         node.received = message.content().to_vec();
         self.pump(to)?;
         let node = &mut self.nodes[to.index()];
@@ -579,13 +593,18 @@ impl<E: Engine> Cluster<E> {
             }
             Effect::Protect { pages, access } => {
                 memory.protect(pages, access).map_err(wrong)?;
+                self.note_access(id, pages, access);
                 if access > Access::None {
                     self.end_faults_in_kernel(id, pages);
                 }
             }
-            Effect::Invalidate { span, pages: _ } => memory.protect(span, Access::None).map_err(wrong)?,
+            Effect::Invalidate { span, pages: _ } => {
+                memory.protect(span, Access::None).map_err(wrong)?;
+                self.note_access(id, span, Access::None);
+            }
             Effect::Watch { pages } => {
                 memory.watch(pages).map_err(wrong)?;
+                self.note_access(id, pages, Access::Write);
                 self.end_faults_in_kernel(id, pages);
             }
             Effect::Unwatch { pages } => memory.unwatch(pages).map_err(wrong)?,
@@ -593,9 +612,13 @@ impl<E: Engine> Cluster<E> {
             Effect::Twin { page, page_bytes } => {
                 let twin = memory.make_twin(page, page_bytes as usize).map_err(wrong)?;
                 self.mutation.on_twin(id, page, twin);
+                self.note_at(id, Event::Twinned { page });
             }
             Effect::Diff { page, keep_twin } => self.make_diff(id, page, keep_twin)?,
-            Effect::Apply { page, runs } => memory.apply(page, &runs).map_err(wrong)?,
+            Effect::Apply { page, runs } => {
+                memory.apply(page, &runs).map_err(wrong)?;
+                self.nodes[id.index()].applied.insert(page);
+            }
             Effect::Install { pages, content, merge, fetched: _, prefetched: _ } => {
                 let content = match content {
                     NewContent::Zero => None,
@@ -605,7 +628,7 @@ impl<E: Engine> Cluster<E> {
                 let dirty = memory.install(pages, content, how).map_err(wrong)?;
                 if merge {
                     let dirty = self.mutation.on_merged(dirty);
-                    node.engine.handle_done(Done::Merged { page: pages.first, dirty });
+                    self.nodes[id.index()].engine.handle_done(Done::Merged { page: pages.first, dirty });
                 }
             }
             Effect::Read { pages, page_bytes, home, needed, merge, prefetched: _ } => {
@@ -624,28 +647,29 @@ impl<E: Engine> Cluster<E> {
             Effect::Atomic { page, offset, operation } => {
                 let outcome = memory.operate(page, offset, operation);
                 node.engine.handle_done(Done::Atomic { outcome });
-                if self.record {
-                    let at = Address::in_page(page, offset);
-                    let (turns, unreported) = self.atomics.entry(at).or_default();
-                    unreported.push((*turns, outcome));
-                    *turns += 1;
-                }
+                let at = Address::in_page(page, offset);
+                let (turns, unreported) = self.atomics.entry(at).or_default();
+                unreported.push((*turns, outcome));
+                *turns += 1;
             }
             Effect::Hold { page } => self.holds.push((id, page)),
             Effect::Wake { waiter, outcome } => self.wake(id, waiter, outcome)?,
-            Effect::Tell(_) => {}
+            Effect::Tell(fact) => self.note_fact(id, fact)?,
             Effect::Fatal { sentence } => return Err(Failure::Fatal { node: id, sentence }),
         }
         Ok(())
     }
 
     fn end_faults_in_kernel(&mut self, id: NodeId, pages: PageRange) {
+        let mut ended = Vec::new();
         for number in self.nodes[id.index()].threads.iter() {
             let state = &mut self.threads[*number].state;
             if matches!(state, State::FaultingInKernel(at) if pages.contains(at.granule)) {
                 *state = State::Running;
+                ended.push(*number);
             }
         }
+        ended.into_iter().for_each(|number| self.note(number, Event::Leave));
     }
 
     /// As a kernel scans: granule by granule, each looked at and cleared in one step, and now and then one that it has
@@ -684,6 +708,8 @@ impl<E: Engine> Cluster<E> {
         self.bustle(id);
         let node = &mut self.nodes[id.index()];
         node.memory.settle_twin(page, &runs, after).map_err(wrong)?;
+        self.note_at(id, Event::Diffed { page, bytes: told.len() as u32 });
+        let node = &mut self.nodes[id.index()];
         node.engine.handle_done(Done::Diff { page, runs: told });
         Ok(())
     }
@@ -691,9 +717,11 @@ impl<E: Engine> Cluster<E> {
     fn send(&mut self, from: NodeId, to: NodeId, bytes: Vec<u8>) {
         let limits = self.limits;
         for (to, bytes) in self.mutation.sends_before(from, &bytes, &limits) {
+            self.note_sent(from, to, &bytes);
             self.network.send(Parcel { from, to, bytes }, false);
         }
         for (bytes, astray) in self.mutation.on_send(from, to, bytes, &limits) {
+            self.note_sent(from, to, &bytes);
             self.network.send(Parcel { from, to, bytes }, astray);
         }
     }
@@ -709,6 +737,7 @@ impl<E: Engine> Cluster<E> {
         let state = self.threads[number].state;
         self.threads[number].state = State::Running;
         if matches!((state, outcome), (State::Faulting(_), Outcome::Done)) {
+            self.note(number, Event::Leave);
             return Ok(());
         }
         match (state, outcome) {
@@ -733,6 +762,7 @@ impl<E: Engine> Cluster<E> {
                         "thread {number} left a collective that thread {missing} has yet to reach"
                     ));
                 }
+                self.note(number, Event::Met { epoch: meetings - 1 });
             }
             (State::Waiting(Wait::Publish { to, tag }), Outcome::Done) => {
                 self.tell_of_publication(number, to, tag);
@@ -745,6 +775,7 @@ impl<E: Engine> Cluster<E> {
                 return wrong(format!("thread {number} in {state:?} was woken with {outcome:?}"));
             }
         }
+        self.note(number, Event::Leave);
         self.threads[number].next += 1;
         Ok(())
     }
@@ -762,7 +793,7 @@ impl<E: Engine> Cluster<E> {
         record.holder = Some(thread);
         let turn = record.turns;
         record.turns += 1;
-        self.note(thread, Event::Acquire { lock, turn });
+        self.note(thread, Event::Acquired { lock, turn });
         Ok(())
     }
 
@@ -771,7 +802,7 @@ impl<E: Engine> Cluster<E> {
         if record.holder == Some(thread) {
             record.holder = None;
             let turn = record.turns - 1;
-            self.note(thread, Event::Release { lock, turn });
+            self.note(thread, Event::Released { lock, turn });
         }
     }
 
@@ -780,15 +811,17 @@ impl<E: Engine> Cluster<E> {
         // Equal outcomes that wait for their threads are interchangeable: the earliest goes to whoever hears first.
         let Some(found) = unreported.iter().position(|(_, other)| *other == outcome) else { return };
         let (turn, AtomicOutcome { previous, current, .. }) = unreported.remove(found);
-        self.note(thread, Event::Atomic { at, turn, previous, current });
+        let Address { granule: page, offset } = at;
+        self.note(thread, Event::Atomic { page, offset, turn, previous, current });
     }
 
     /// What `free` sends behind the publication, over the same link.
     fn tell_of_publication(&mut self, thread: usize, to: NodeId, tag: u16) {
-        let token = self.tokens << TAG_BITS | u64::from(tag);
-        self.tokens += 1;
-        self.note(thread, Event::Publish { token });
         let from = self.threads[thread].node;
+        let count = self.publications.entry((from, to)).or_default();
+        let token = *count << TAG_BITS | u64::from(tag);
+        *count += 1;
+        self.note(thread, Event::Published { to, count: token >> TAG_BITS });
         self.send(from, to, Message::Free { address: token }.encode());
     }
 }
@@ -831,15 +864,18 @@ impl<E: Engine> Cluster<E> {
                 let node = thread.node;
                 let tokens = self.nodes[node.index()].mailbox.get_mut(&(from, tag));
                 if let Some(token) = tokens.and_then(|tokens| tokens.pop_front()) {
-                    self.note(number, Event::Receive { token });
+                    self.note(number, Event::PublicationSeen { from, count: token >> TAG_BITS });
                 }
                 Ok(())
             }
             Instruction::Prefetch(pages) => {
                 thread.next += 1;
                 let node = thread.node;
+                self.enter(number, Activity::Other);
                 self.nodes[node.index()].engine.handle_prefetch(pages);
-                self.pump(node)
+                self.pump(node)?;
+                self.note(number, Event::Leave);
+                Ok(())
             }
             Instruction::Atomic { at, operation, into } => self.operate(number, at, operation, into),
             other => self.synchronise(number, other),
@@ -850,25 +886,21 @@ impl<E: Engine> Cluster<E> {
         let (sync, wait) = match instruction {
             Instruction::Lock(lock) => (Sync::Acquire(lock), Wait::Acquire(lock)),
             Instruction::TryLock(lock, into) => (Sync::TryAcquire(lock), Wait::Try(lock, into)),
-            Instruction::Unlock(lock) => {
-                self.note_release(number, lock);
-                (Sync::Release(lock), Wait::Release)
-            }
-            Instruction::Wait(cond, lock) => {
-                self.note_release(number, lock);
-                (Sync::Wait(cond, lock), Wait::Condition(lock))
-            }
+            Instruction::Unlock(lock) => (Sync::Release(lock), Wait::Release),
+            Instruction::Wait(cond, lock) => (Sync::Wait(cond, lock), Wait::Condition(lock)),
             Instruction::Signal(cond) => (Sync::Signal(cond), Wait::Signal),
             Instruction::Broadcast(cond) => (Sync::Broadcast(cond), Wait::Signal),
             Instruction::Collective(collective) => {
-                let epoch = self.threads[number].meetings;
                 self.threads[number].meetings += 1;
-                self.note(number, Event::Meet { epoch });
                 (Sync::Collective(collective), Wait::Collective(collective))
             }
             Instruction::Publish { to, tag } => (Sync::Publish(to), Wait::Publish { to, tag }),
             other => unreachable!("{other:?} does not synchronise"),
         };
+        self.enter(number, activity_of(sync));
+        if let Sync::Release(lock) | Sync::Wait(_, lock) = sync {
+            self.note_release(number, lock);
+        }
         let thread = &mut self.threads[number];
         thread.state = State::Waiting(wait);
         let (node, waiter) = (thread.node, thread.waiter);
@@ -883,6 +915,7 @@ impl<E: Engine> Cluster<E> {
         operation: AtomicOperation,
         into: Register,
     ) -> Result<(), Failure> {
+        self.enter(number, Activity::Atomic { page: at.granule, offset: at.offset });
         let thread = &mut self.threads[number];
         thread.state = State::Waiting(Wait::Atomic { at, into });
         let (node, waiter) = (thread.node, thread.waiter);
@@ -905,8 +938,9 @@ impl<E: Engine> Cluster<E> {
         let mut one_in = |chances: u32| self.exploring && self.random.random_range(0..chances) == 0;
         let (silent, in_kernel) = (one_in(4), one_in(4) && at.granule.0 < self.limits.region_granules);
         thread.state = if in_kernel { State::FaultingInKernel(at) } else { State::Faulting(at) };
-        let engine = &mut self.nodes[id.index()].engine;
         let wanted = if silent { Access::None } else { wanted };
+        self.enter(number, Activity::Fault { page: at.granule, wanted });
+        let engine = &mut self.nodes[id.index()].engine;
         engine.handle_fault(at.granule, wanted, (!in_kernel).then_some(waiter));
         self.pump(id)?;
         Ok(false)
@@ -923,7 +957,8 @@ impl<E: Engine> Cluster<E> {
         let value = self.nodes[self.threads[number].node.index()].memory.load(at, width);
         self.set(number, into, value);
         self.threads[number].next += 1;
-        self.note(number, Event::Load { at, width, value });
+        let Address { granule: page, offset } = at;
+        self.note(number, Event::Load { page, offset, bytes: width.bytes() as u8, value });
     }
 
     fn store(&mut self, number: usize, at: Address, width: Width, value: u64) -> Result<(), Failure> {
@@ -936,6 +971,9 @@ impl<E: Engine> Cluster<E> {
     fn store_freely(&mut self, number: usize, at: Address, width: Width, value: u64) {
         self.nodes[self.threads[number].node.index()].memory.store(at, width, value);
         self.threads[number].next += 1;
-        self.note(number, Event::Store { at, width, value });
+        let Address { granule: page, offset } = at;
+        let bytes = width.bytes() as u8;
+        let value = if bytes < 8 { value & 0xff } else { value };
+        self.note(number, Event::Store { page, offset, bytes, value });
     }
 }

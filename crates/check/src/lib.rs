@@ -4,18 +4,25 @@
 //!   data-race-free programs with much false sharing.
 //! * [`cluster`] runs a program on real engines over simulated memories and a [`network`], with either way of tracking
 //!   writes, several threads a node and pages of several sizes; one seed reproduces a run.
-//! * [`axioms`] judges a recorded execution, simulated or real.
-//! * [`mutant`] holds planted bugs, each of which the suite must notice.
+//! * [`execution`] is what the judges read: [`axioms`] judges accesses byte by byte, [`sequential`] holds them against sequential
+//!   consistency, [`page_axioms`] judges what nodes did to pages. [`reading`] reads traces of real runs.
+//! * [`swarm`] chooses program and conditions by one seed, [`shrink`] makes a failing case small.
+//! * [`mutant`] holds planted bugs, each of which the suite must notice; [`fuzzing`] what is done with strangers' bytes.
 //!
-//! More seeds than the tests' default: `HIROBA_CHECK_SEEDS=100000 cargo test --release -p hiroba-check --test
-//! random_programs`. A failure names its seed; `HIROBA_CHECK_FIRST_SEED=SEED HIROBA_CHECK_SEEDS=1` with the same command
-//! runs it again.
+//! Many seeds, or one again: `cargo run --release -p hiroba-check --example swarm -- 0..100000` and `… -- SEED`. See `docs/CHECKER.md`.
 
 pub mod axioms;
 pub mod cluster;
+pub mod execution;
+pub mod fuzzing;
 pub mod litmus;
 pub mod memory;
 pub mod mutant;
 pub mod network;
+pub mod page_axioms;
 pub mod program;
 pub mod random_program;
+pub mod reading;
+pub mod sequential;
+pub mod shrink;
+pub mod swarm;

@@ -26,7 +26,7 @@ fn examine(
         let registers: Vec<_> = ended.registers.iter().map(|registers| &registers[..10]).collect();
         return Err(format!("a forbidden outcome: {registers:?}"));
     }
-    let verdict = judge(&ended.execution).map_err(|error| error.to_string())?;
+    let verdict = judge(&ended.execution()).map_err(|error| error.to_string())?;
     if let Some(violation) = verdict.violations.first() {
         return Err(violation.explanation.clone());
     }

@@ -32,7 +32,7 @@ fn run(
     }
     let ended = Cluster::new(program, hlrc(one_sided), options).run();
     let ended = ended.map_err(|failure| failure.to_string())?;
-    let verdict = judge(&ended.execution).map_err(|error| error.to_string())?;
+    let verdict = judge(&ended.execution()).map_err(|error| error.to_string())?;
     match verdict.violations.first() {
         Some(violation) => Err(violation.explanation.clone()),
         None => Ok(ended),

@@ -44,6 +44,15 @@ pub enum Command {
     },
     /// Look at a trace.
     Trace(TraceCommand),
+    /// Judge a traced run.
+    Check {
+        /// The trace's directory.
+        directory: PathBuf,
+        /// Whether to print the verdict as JSON.
+        json: bool,
+    },
+    /// Be a node that runs a program of the checker's language.
+    Litmus(crate::litmus::LitmusArguments),
     /// Say what this machine offers and lacks.
     Doctor,
 }
@@ -122,6 +131,14 @@ the same bytes moved by plain loads, measured in the same run; 'ratio' is ours o
 'raw, sealed' the plain exchange with the fabric's seal on every message.
 'home idle' waits for the answer awake, 'home computing' runs the program meanwhile.";
 
+const AFTER_CHECK_HELP: &str = "\
+Every run is judged by what its nodes did to pages; accesses that a program makes through
+hiroba_traced_load and hiroba_traced_store are judged byte by byte as well.
+
+Exit status: 0 the run keeps every promise, 1 it breaks one, 125 the trace cannot be read,
+or it is cut off and what there is of it keeps every promise. Data races are the
+program's own and do not change it.";
+
 const AFTER_DOCTOR_HELP: &str = "\
 Changes nothing. Exit status: 0, or 125 when jobs of several nodes cannot run here.";
 
@@ -171,8 +188,18 @@ enum Subcommands {
     /// Tell what this machine offers and lacks, what is lost by that, and what to do about it
     #[command(after_help = AFTER_DOCTOR_HELP)]
     Doctor,
-    #[command(hide = true, disable_help_flag = true)]
-    Check(UnavailableArguments),
+    /// Hold a run that 'run --trace DIR' has recorded against what its protocol promises
+    #[command(after_help = AFTER_CHECK_HELP)]
+    Check {
+        /// The directory after --trace
+        #[arg(value_name = "DIR")]
+        directory: PathBuf,
+        /// Print the verdict as JSON
+        #[arg(long)]
+        json: bool,
+    },
+    #[command(hide = true)]
+    Litmus(crate::litmus::LitmusArguments),
     #[command(hide = true, disable_help_flag = true)]
     Analyze(UnavailableArguments),
     #[command(hide = true, disable_help_flag = true)]
@@ -373,7 +400,8 @@ pub fn parse(arguments: impl Iterator<Item = OsString>) -> Result<Command, Failu
         Subcommands::Bench(given) => Ok(Command::Bench(Box::new(check_bench(given)?))),
         Subcommands::BenchNode { plan } => check_plan(&plan),
         Subcommands::Agent => Ok(Command::Agent),
-        Subcommands::Check(given) => unavailable("check", &given),
+        Subcommands::Check { directory, json } => Ok(Command::Check { directory, json }),
+        Subcommands::Litmus(given) => Ok(Command::Litmus(given)),
         Subcommands::Analyze(given) => unavailable("analyze", &given),
         Subcommands::Calibrate(given) => unavailable("calibrate", &given),
         Subcommands::Top(given) => unavailable("top", &given),

@@ -2,10 +2,12 @@
 
 mod arguments;
 mod bench;
+mod check;
 mod compiler;
 mod demo;
 mod doctor;
 mod failure;
+mod litmus;
 mod run;
 mod statistics_table;
 mod symbols;
@@ -32,6 +34,8 @@ fn main() -> ExitCode {
         Command::BenchNode(plan) => bench::serve_as_node(&plan),
         Command::Demo { nodes } => demo::demo(nodes),
         Command::Trace(command) => trace::look(&command),
+        Command::Check { directory, json } => check::check(&directory, json),
+        Command::Litmus(arguments) => litmus::litmus(&arguments),
         Command::Doctor => Ok(doctor::doctor()),
     };
     match result {

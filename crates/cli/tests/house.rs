@@ -19,8 +19,9 @@ const MAY_USE: &[(&str, &[&str])] = &[
     // Faces translate: the C face calls the node; the command line tries what nodes will need, starts them, and builds the
     // C face's library.
     ("capi", &["base", "wire", "node", "trace", "ports"]),
-    // To measure a comparison of pages by itself the command line calls the memory room directly.
-    ("cli", &["base", "wire", "memory", "node", "trace", "capi"]),
+    // To measure a comparison of pages by itself the command line calls the memory room directly; it judges traced runs, and runs the
+    // judge's programs; its tests name the protocol's ways.
+    ("cli", &["base", "wire", "memory", "node", "trace", "capi", "check", "protocol"]),
 ];
 
 /// What crates we build on may be licensed under.

@@ -119,7 +119,7 @@ impl Recorder {
     }
 
     /// Without a time, the latest one that was recorded is as good.
-    fn record(&self, who: Who<'_>, at_ns: Option<u64>, event: &Event) -> io::Result<()> {
+    fn record(&self, who: Who<'_>, at_ns: Option<u64>, events: &[Event]) -> io::Result<()> {
         let mut state = self.state();
         let State { writer: Some(writer), latest_ns, .. } = &mut *state else { return Ok(()) };
         let at_ns = at_ns.unwrap_or(*latest_ns);
@@ -133,7 +133,9 @@ impl Recorder {
         if let Some(ended) = ended {
             written = writer.record(thread, ended, &Event::Leave);
         }
-        written = written.and_then(|()| writer.record(thread, at_ns, event));
+        for event in events {
+            written = written.and_then(|()| writer.record(thread, at_ns, event));
+        }
         if written.is_err() {
             state.writer = None; // a trace with a gap would be judged wrongly
         }
@@ -178,9 +180,13 @@ impl Runtime {
         self.threads.my_place().map_or(Who::Number(ThreadNumber::RUNTIME), Who::Thread)
     }
 
-    fn record(&self, who: Who<'_>, at_ns: Option<u64>, event: &Event) {
+    fn record(&self, who: Who<'_>, at_ns: Option<u64>, event: Event) {
+        self.record_all(who, at_ns, &[event]);
+    }
+
+    fn record_all(&self, who: Who<'_>, at_ns: Option<u64>, events: &[Event]) {
         if let Some(recorder) = &self.recorder {
-            self.or_cut_off(recorder.record(who, at_ns, event));
+            self.or_cut_off(recorder.record(who, at_ns, events));
         }
     }
 
@@ -196,7 +202,7 @@ impl Runtime {
     #[inline]
     pub(crate) fn trace_fact(&self, event: impl FnOnce() -> Event) {
         if self.recorder.is_some() {
-            self.record(self.me(), None, &event());
+            self.record(self.me(), None, event());
         }
     }
 
@@ -207,7 +213,7 @@ impl Runtime {
         if !recorder.follows_program.load(Ordering::Relaxed) {
             return false;
         }
-        self.record(self.me(), Some(recorder.since_start(since)), &Event::Enter(activity()));
+        self.record(self.me(), Some(recorder.since_start(since)), Event::Enter(activity()));
         true
     }
 
@@ -217,7 +223,7 @@ impl Runtime {
         if let Some(earlier) = place.pending_end().replace(Some(recorder.now())) {
             // A handler of the program's that came while the thread slept has left its own.
             let _signals = SignalsHeld::hold();
-            self.record(Who::Number(Who::Thread(place).number()), Some(earlier), &Event::Leave);
+            self.record(Who::Number(Who::Thread(place).number()), Some(earlier), Event::Leave);
         }
     }
 
@@ -226,7 +232,7 @@ impl Runtime {
         if self.recorder.is_some()
             && let Some(ended) = place.pending_end().replace(None)
         {
-            self.record(Who::Number(Who::Thread(place).number()), Some(ended), &Event::Leave);
+            self.record(Who::Number(Who::Thread(place).number()), Some(ended), Event::Leave);
         }
     }
 
@@ -237,14 +243,14 @@ impl Runtime {
             return false;
         }
         let fault = Event::Enter(Activity::Fault { page, wanted });
-        self.record(self.stopped(recorder, tid), Some(recorder.now()), &fault);
+        self.record(self.stopped(recorder, tid), Some(recorder.now()), fault);
         true
     }
 
     /// That fault is over.
     pub(crate) fn trace_event_fault_served(&self, tid: Option<u32>) {
         if let Some(recorder) = &self.recorder {
-            self.record(self.stopped(recorder, tid), Some(recorder.now()), &Event::Leave);
+            self.record(self.stopped(recorder, tid), Some(recorder.now()), Event::Leave);
         }
     }
 
@@ -263,7 +269,7 @@ impl Runtime {
         let _in_order = recorder.sending.lock().unwrap_or_else(PoisonError::into_inner);
         let kind = MessageKind(parts[0][0]);
         let bytes = parts.iter().map(|part| part.len()).sum::<usize>() as u32;
-        self.record(self.me(), Some(recorder.now()), &Event::Sent { to, kind, bytes });
+        self.record(self.me(), Some(recorder.now()), Event::Sent { to, kind, bytes });
         self.fabric().send(to, parts);
     }
 
@@ -272,14 +278,14 @@ impl Runtime {
         let Some(recorder) = &self.recorder else { return };
         let kind = MessageKind(message.first().copied().unwrap_or(u8::MAX));
         let bytes = message.len() as u32;
-        self.record(self.me(), Some(recorder.now()), &Event::Received { from, kind, bytes });
-        self.trace_fact(|| Event::Enter(Activity::Serve { from, kind }));
+        let events = [Event::Received { from, kind, bytes }, Event::Enter(Activity::Serve { from, kind })];
+        self.record_all(self.me(), Some(recorder.now()), &events);
     }
 
     /// It was handled.
     pub(crate) fn trace_handled(&self) {
         if let Some(recorder) = &self.recorder {
-            self.record(self.me(), Some(recorder.now()), &Event::Leave);
+            self.record(self.me(), Some(recorder.now()), Event::Leave);
         }
     }
 
@@ -325,7 +331,7 @@ impl Runtime {
             Fact::Closed { seq, pages } => (self.me(), Event::Closed { seq, pages }),
             Fact::Seen { grown } => (self.me(), Event::Seen { grown }),
         };
-        self.record(who, None, &event);
+        self.record(who, None, event);
     }
 
     /// Records a load that the calling thread has done: `bytes` bytes, 1 to 8, at a shared address within a granule.
@@ -345,7 +351,7 @@ impl Runtime {
         if self.threads.my_place().is_none() {
             self.introduce_thread();
         }
-        self.record(self.me(), Some(recorder.now()), &event(page, offset));
+        self.record(self.me(), Some(recorder.now()), event(page, offset));
     }
 
     /// Makes what has been recorded safe, now and then. Called by the service thread.

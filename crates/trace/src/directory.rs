@@ -50,8 +50,11 @@ impl Job {
         json.push(b'\n');
         // Whoever reads it meanwhile finds the earlier one or this one, whole.
         let draft = directory.join(format!("{JOB_FILE}.new"));
-        fs::write(&draft, json).map_err(|error| system("write", &draft, error))?;
-        fs::rename(&draft, &path).map_err(|error| system("write", &path, error))
+        let written = fs::write(&draft, json).and_then(|()| fs::rename(&draft, &path));
+        written.map_err(|error| {
+            let _ = fs::remove_file(&draft);
+            system("write", &path, error)
+        })
     }
 }
 

@@ -20,7 +20,7 @@ use crate::program::GRANULE_BYTES;
 /// Makes HLRC engines for a cluster; with `one_sided` (see [`Options`](super::Options)) they read each other's frames.
 pub fn hlrc(one_sided: bool) -> impl FnMut(NodeId, Limits, WriteTracking) -> Hlrc {
     move |me, limits, tracking| {
-        let engine = Hlrc::new(me, limits, tracking);
+        let engine = Hlrc::new(me, limits, tracking).telling();
         if one_sided { engine.reading_from(NodeId::all(limits.nodes)) } else { engine }
     }
 }

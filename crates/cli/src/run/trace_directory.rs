@@ -66,7 +66,7 @@ impl TraceDirectory {
 
     fn write_job(&self) -> Result<(), Failure> {
         self.job.write(&self.path).map_err(|error| {
-            Failure::new(format!("cannot write the trace: {error}; name another directory after --trace"))
+            Failure::new(format!("{error}; the trace needs room there, or another directory after --trace"))
         })
     }
 

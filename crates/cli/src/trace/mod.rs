@@ -79,6 +79,8 @@ impl Failure {
 
 fn warn_of_ending(node: NodeId, ending: Ending) {
     if let Ending::CutOff { .. } = ending {
-        say(&format!("the trace of node {node} is cut off: the node did not leave its job in good order"));
+        say(&format!(
+            "the trace of node {node} is cut off: the node did not leave its job in good order, or the trace could not be written"
+        ));
     }
 }

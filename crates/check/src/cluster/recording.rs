@@ -1,0 +1,150 @@
+//! What a simulated node writes down: the same records as a real one that is traced.
+
+use hiroba_base::{Access, NodeId, PageId, PageRange};
+use hiroba_protocol::{Engine, Fact, Sync};
+use hiroba_trace::{Activity, Event, MessageKind, Record, ThreadNumber};
+use hiroba_wire::Collective;
+
+use super::{Cluster, Failure};
+use crate::execution::{NodeRecords, Run};
+use crate::program::{GRANULE_BYTES, Program, Region};
+
+/// The records of a run, as they are made.
+#[derive(Default)]
+pub(super) struct Recorder {
+    enabled: bool,
+    run: Run,
+    /// By node, who acts there now.
+    actors: Vec<ThreadNumber>,
+}
+
+impl Recorder {
+    pub(super) fn new(enabled: bool, nodes: u16) -> Recorder {
+        let nodes = usize::from(nodes);
+        Recorder {
+            enabled,
+            run: Run { nodes: vec![NodeRecords::default(); nodes] },
+            actors: vec![ThreadNumber::RUNTIME; nodes],
+        }
+    }
+
+    pub(super) fn finish(self) -> Run {
+        self.run
+    }
+
+    fn add(&mut self, node: NodeId, thread: ThreadNumber, at_ns: u64, event: Event) {
+        if self.enabled {
+            self.run.nodes[node.index()].records.push(Record { thread, at_ns, event });
+        }
+    }
+}
+
+/// The kind of a message: the first byte of its encoding.
+fn kind_of(bytes: &[u8]) -> MessageKind {
+    MessageKind(bytes.first().copied().unwrap_or_default())
+}
+
+/// What a thread does in a call.
+pub(super) fn activity_of(sync: Sync) -> Activity {
+    match sync {
+        Sync::Acquire(lock) | Sync::TryAcquire(lock) => Activity::Acquire(lock),
+        Sync::Release(lock) => Activity::Release(lock),
+        Sync::Wait(cond, lock) => Activity::Wait(cond, lock),
+        Sync::Signal(cond) | Sync::Broadcast(cond) => Activity::Signal(cond),
+        Sync::Collective(Collective::Barrier) => Activity::Barrier,
+        Sync::Collective(_) => Activity::Collective,
+        Sync::Publish(to) => Activity::Publish(to),
+    }
+}
+
+/// The homes of a region's pages in turn.
+fn homes_of(region: &Region, home_of: impl Fn(PageId) -> Option<NodeId>) -> Vec<(NodeId, u64)> {
+    let granules_per_page = region.page_size.bytes() / GRANULE_BYTES as usize;
+    let mut homes: Vec<(NodeId, u64)> = Vec::new();
+    for home in region.granules.iter().step_by(granules_per_page).filter_map(home_of) {
+        match homes.last_mut() {
+            Some(last) if last.0 == home => last.1 += 1,
+            _ => homes.push((home, 1)),
+        }
+    }
+    homes
+}
+
+impl<E: Engine> Cluster<E> {
+    /// A thread did something.
+    pub(super) fn note(&mut self, thread: usize, event: Event) {
+        let thread = &self.threads[thread];
+        self.recorder.add(thread.node, ThreadNumber(thread.waiter.0), self.steps, event);
+    }
+
+    /// Something became of a node, by whoever acts there.
+    pub(super) fn note_at(&mut self, node: NodeId, event: Event) {
+        let actor = self.recorder.actors[node.index()];
+        self.recorder.add(node, actor, self.steps, event);
+    }
+
+    pub(super) fn note_regions(&mut self, program: &Program) {
+        for node in NodeId::all(self.limits.nodes) {
+            for region in &program.regions {
+                let homes = homes_of(region, |page| self.nodes[node.index()].engine.home_of(page));
+                let Region { granules, page_size, .. } = *region;
+                self.note_at(node, Event::Region { granules, page_size, homes });
+            }
+        }
+    }
+
+    /// A thread calls its node's engine.
+    pub(super) fn enter(&mut self, thread: usize, activity: Activity) {
+        let (node, number) = (self.threads[thread].node, ThreadNumber(self.threads[thread].waiter.0));
+        self.recorder.actors[node.index()] = number;
+        self.note(thread, Event::Enter(activity));
+    }
+
+    /// The node's runtime handles a message.
+    pub(super) fn begin_serving(&mut self, node: NodeId, from: NodeId, bytes: &[u8]) {
+        self.recorder.actors[node.index()] = ThreadNumber::RUNTIME;
+        let kind = kind_of(bytes);
+        self.note_at(node, Event::Received { from, kind, bytes: bytes.len() as u32 });
+        self.note_at(node, Event::Enter(Activity::Serve { from, kind }));
+    }
+
+    pub(super) fn note_sent(&mut self, from: NodeId, to: NodeId, bytes: &[u8]) {
+        self.note_at(from, Event::Sent { to, kind: kind_of(bytes), bytes: bytes.len() as u32 });
+    }
+
+    pub(super) fn note_access(&mut self, node: NodeId, granules: PageRange, access: Access) {
+        self.note_at(node, Event::Access { granules, access });
+    }
+
+    /// Records what the engine tells. What is told of threads the host knows better, and compares.
+    pub(super) fn note_fact(&mut self, node: NodeId, fact: Fact) -> Result<(), Failure> {
+        let event = match fact {
+            Fact::Acquired { lock, turn, .. } => {
+                let turns = self.locks.get(&lock).map_or(0, |record| record.turns);
+                if turn == turns {
+                    return Ok(());
+                }
+                let sentence =
+                    format!("lock {} is taken in turn {turns}, but the engine says {turn}", lock.0);
+                return Err(Failure::Host { node, sentence });
+            }
+            Fact::Applied { page, writer, seq, bytes } => {
+                let applied = self.nodes[node.index()].applied.remove(&page);
+                if bytes > 0 && !applied {
+                    return Ok(());
+                }
+                Event::Applied { page, writer, seq, bytes }
+            }
+            Fact::Holds { page, version } => Event::Holds { page, version },
+            Fact::Closed { seq, pages } => Event::Closed { seq, pages },
+            Fact::Seen { grown } => Event::Seen { grown },
+            Fact::Released { .. }
+            | Fact::Met { .. }
+            | Fact::Published { .. }
+            | Fact::PublicationSeen { .. }
+            | Fact::Atomic { .. } => return Ok(()),
+        };
+        self.note_at(node, event);
+        Ok(())
+    }
+}

@@ -1,0 +1,281 @@
+//! The first reading of a run: what nodes have done that others are judged by.
+
+use std::collections::BTreeMap;
+
+use hiroba_base::{IntervalSeq, LockId, NodeId, PageId, PageSet};
+use hiroba_trace::{Activity, Event, MessageKind, Record, ThreadNumber};
+use rustc_hash::FxHashMap;
+
+use crate::execution::Run;
+
+/// Of each node the latest interval seen.
+pub(super) type Timestamp = Vec<IntervalSeq>;
+
+/// A record of a run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Place {
+    /// Whose.
+    pub node: NodeId,
+    /// Its index among the node's records.
+    pub record: usize,
+}
+
+impl core::fmt::Display for Place {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        write!(f, "node {} record {}", self.node, self.record)
+    }
+}
+
+/// An interval that was closed.
+pub(super) struct Interval<'a> {
+    pub(super) seq: IntervalSeq,
+    pub(super) record: usize,
+    /// Very many pages are told of in several pieces.
+    pub(super) pages: Vec<&'a PageSet>,
+}
+
+/// A message as one end tells of it.
+#[derive(Clone, Copy)]
+pub(super) struct Parcel {
+    pub(super) record: usize,
+    pub(super) kind: MessageKind,
+    pub(super) bytes: u32,
+}
+
+/// A diff that a home has applied.
+pub(super) struct Applied {
+    pub(super) record: usize,
+    pub(super) seq: IntervalSeq,
+}
+
+#[derive(Default)]
+pub(super) struct NodeDigest<'a> {
+    /// By ascending number, if the node counts well.
+    pub(super) intervals: Vec<Interval<'a>>,
+    /// Lengths of the diffs of each interval that are not empty.
+    pub(super) diffs: FxHashMap<(PageId, IntervalSeq), u32>,
+    /// By page and writer, in the order of the records.
+    pub(super) applied: FxHashMap<(PageId, NodeId), Vec<Applied>>,
+    /// By receiver.
+    pub(super) sent: FxHashMap<NodeId, Vec<Parcel>>,
+    /// How many messages came, by sender.
+    pub(super) received: FxHashMap<NodeId, usize>,
+    /// By epoch: what the node had seen when it arrived there.
+    pub(super) arrivals: BTreeMap<u64, Timestamp>,
+}
+
+impl<'a> NodeDigest<'a> {
+    fn close(&mut self, seq: IntervalSeq, record: usize, pages: &'a PageSet) {
+        match self.intervals.last_mut().filter(|interval| interval.seq == seq) {
+            Some(interval) => interval.pages.push(pages),
+            None => self.intervals.push(Interval { seq, record, pages: vec![pages] }),
+        }
+    }
+
+    pub(super) fn last_interval(&self) -> IntervalSeq {
+        self.intervals.last().map_or(0, |interval| interval.seq)
+    }
+
+    pub(super) fn interval(&self, seq: IntervalSeq) -> Option<&Interval<'_>> {
+        let found = self.intervals.binary_search_by_key(&seq, |interval| interval.seq).ok()?;
+        Some(&self.intervals[found])
+    }
+
+    /// The intervals after `from` through `through`.
+    pub(super) fn between(&self, from: IntervalSeq, through: IntervalSeq) -> &[Interval<'_>] {
+        let first = self.intervals.partition_point(|interval| interval.seq <= from);
+        let end = self.intervals.partition_point(|interval| interval.seq <= through);
+        &self.intervals[first..end.max(first)]
+    }
+}
+
+/// What a run's nodes say of themselves.
+pub(super) struct Digest<'a> {
+    pub(super) nodes: Vec<NodeDigest<'a>>,
+    pub(super) acquired: FxHashMap<(LockId, u64), Place>,
+    /// Where each hold ended, and what its node made known with it.
+    pub(super) released: FxHashMap<(LockId, u64), (Place, Option<Timestamp>)>,
+    /// By sender, receiver and number.
+    pub(super) published: FxHashMap<(NodeId, NodeId, u64), Timestamp>,
+    /// Holds that were taken or given up twice.
+    pub(super) repeated: Vec<(Place, &'static str, LockId, u64)>,
+    regions: BTreeMap<PageId, &'a Event>,
+    granule_bytes: u32,
+}
+
+/// A call that makes something known, and what its node had seen then. What the call's own thread closes meanwhile belongs to it.
+struct Call {
+    activity: Activity,
+    seen: Timestamp,
+    ends: Vec<End>,
+}
+
+/// What a call does in the end.
+enum End {
+    Released(LockId, u64, usize),
+    Met(u64),
+    Published(NodeId, u64),
+}
+
+impl End {
+    fn fits(&self, activity: Activity) -> bool {
+        match self {
+            End::Released(lock, ..) => {
+                matches!(activity, Activity::Release(other) | Activity::Wait(_, other) if other == *lock)
+            }
+            End::Met(_) => matches!(activity, Activity::Barrier | Activity::Collective),
+            End::Published(to, _) => matches!(activity, Activity::Publish(other) if other == *to),
+        }
+    }
+}
+
+fn makes_known(activity: Activity) -> bool {
+    matches!(
+        activity,
+        Activity::Release(_)
+            | Activity::Wait(..)
+            | Activity::Barrier
+            | Activity::Collective
+            | Activity::Publish(_)
+    )
+}
+
+/// A thread's calls, the innermost last, and the last one that ended.
+#[derive(Default)]
+struct Calls {
+    open: Vec<Call>,
+    last: Option<Call>,
+}
+
+impl<'a> Digest<'a> {
+    pub(super) fn of(run: &'a Run, granule_bytes: u32) -> Digest<'a> {
+        let mut digest = Digest {
+            nodes: run.nodes.iter().map(|_| NodeDigest::default()).collect(),
+            acquired: FxHashMap::default(),
+            released: FxHashMap::default(),
+            published: FxHashMap::default(),
+            repeated: Vec::new(),
+            regions: BTreeMap::new(),
+            granule_bytes: granule_bytes.max(1),
+        };
+        for (node, records) in run.ids().zip(&run.nodes) {
+            digest.read(node, &records.records);
+        }
+        digest
+    }
+
+    fn read(&mut self, node: NodeId, records: &'a [Record]) {
+        let mut seen: Timestamp = vec![0; self.nodes.len()];
+        let mut calls: FxHashMap<ThreadNumber, Calls> = FxHashMap::default();
+        let mut diffs: Vec<(PageId, u32)> = Vec::new();
+        for (record, Record { thread, event, .. }) in records.iter().enumerate() {
+            self.note_message(node, record, event);
+            let digest = &mut self.nodes[node.index()];
+            let calls = calls.entry(*thread).or_default();
+            match event {
+                Event::Enter(activity) => {
+                    let seen = if makes_known(*activity) { seen.clone() } else { Vec::new() };
+                    calls.open.push(Call { activity: *activity, seen, ends: Vec::new() });
+                }
+                Event::Leave => {
+                    if let Some(call) = calls.open.pop() {
+                        self.finish(node, &call.ends, &call.seen);
+                        calls.last = Some(call);
+                    }
+                }
+                Event::Seen { grown } => {
+                    for (writer, seq) in grown.iter().filter(|(writer, _)| *writer != node) {
+                        raise(&mut seen, *writer, *seq);
+                    }
+                }
+                Event::Diffed { page, bytes } if *bytes > 0 => diffs.push((*page, *bytes)),
+                Event::Applied { page, writer, seq, .. } => {
+                    let applied = digest.applied.entry((*page, *writer)).or_default();
+                    applied.push(Applied { record, seq: *seq });
+                }
+                Event::Closed { seq, pages } => {
+                    raise(&mut seen, node, *seq);
+                    digest.diffs.extend(diffs.drain(..).map(|(page, bytes)| ((page, *seq), bytes)));
+                    digest.close(*seq, record, pages);
+                    if let Some(call) = calls.open.last_mut().filter(|call| makes_known(call.activity)) {
+                        call.seen.clone_from(&seen);
+                    }
+                }
+                Event::Acquired { lock, turn } => {
+                    let place = Place { node, record };
+                    if self.acquired.insert((*lock, *turn), place).is_some() {
+                        self.repeated.push((place, "acquired", *lock, *turn));
+                    }
+                }
+                Event::Released { lock, turn } => self.end(node, calls, End::Released(*lock, *turn, record)),
+                Event::Met { epoch } => self.end(node, calls, End::Met(*epoch)),
+                Event::Published { to, count } => self.end(node, calls, End::Published(*to, *count)),
+                Event::Region { granules, .. } => _ = self.regions.insert(granules.first, event),
+                _ => {}
+            }
+        }
+        let unfinished = calls.into_values().flat_map(|calls| calls.open);
+        unfinished.for_each(|call| self.finish(node, &call.ends, &call.seen));
+    }
+
+    fn note_message(&mut self, node: NodeId, record: usize, event: &Event) {
+        let digest = &mut self.nodes[node.index()];
+        match event {
+            Event::Sent { to, kind, bytes } => {
+                let parcel = Parcel { record, kind: *kind, bytes: *bytes };
+                digest.sent.entry(*to).or_default().push(parcel);
+            }
+            Event::Received { from, .. } => *digest.received.entry(*from).or_default() += 1,
+            _ => {}
+        }
+    }
+
+    /// Something that ends a call: now, or a moment ago.
+    fn end(&mut self, node: NodeId, calls: &mut Calls, end: End) {
+        if let Some(call) = calls.open.iter_mut().rev().find(|call| end.fits(call.activity)) {
+            call.ends.push(end);
+        } else {
+            let seen = calls.last.as_ref().filter(|call| end.fits(call.activity));
+            let seen = seen.map_or_else(Vec::new, |call| call.seen.clone());
+            self.finish(node, &[end], &seen);
+        }
+    }
+
+    fn finish(&mut self, node: NodeId, ends: &[End], seen: &Timestamp) {
+        let known = (!seen.is_empty()).then(|| seen.clone());
+        for end in ends {
+            match *end {
+                End::Released(lock, turn, record) => {
+                    let place = Place { node, record };
+                    if self.released.insert((lock, turn), (place, known.clone())).is_some() {
+                        self.repeated.push((place, "released", lock, turn));
+                    }
+                }
+                End::Met(epoch) => {
+                    let nodes = self.nodes.len();
+                    let arrived = self.nodes[node.index()].arrivals.entry(epoch).or_default();
+                    arrived.resize(nodes, 0);
+                    arrived.iter_mut().zip(seen).for_each(|(mine, seen)| *mine = (*mine).max(*seen));
+                }
+                End::Published(to, count) => {
+                    self.published.insert((node, to, count), seen.clone());
+                }
+            }
+        }
+    }
+
+    /// The home of a page and how many granules it has, if it was allocated.
+    pub(super) fn home_of(&self, page: PageId) -> Option<(NodeId, u64)> {
+        let (_, region) = self.regions.range(..=page).next_back()?;
+        let Event::Region { page_size, .. } = region else { return None };
+        let (_, home) = region.home_of(page, self.granule_bytes)?;
+        Some((home, page_size.bytes() as u64 / u64::from(self.granule_bytes)))
+    }
+}
+
+/// Raises a node's entry; one of a node that does not exist is left to the judge.
+pub(super) fn raise(seen: &mut Timestamp, node: NodeId, seq: IntervalSeq) {
+    if let Some(entry) = seen.get_mut(node.index()) {
+        *entry = seq.max(*entry);
+    }
+}

@@ -1,0 +1,495 @@
+//! The second reading: one node's records in their order, against what the others have said.
+
+use std::collections::BTreeMap;
+
+use hiroba_base::{Access, IntervalSeq, NodeId, PageId, PageRange, PageSet, VersionVector};
+use hiroba_trace::{Activity, Event, MessageKind, Record, ThreadNumber};
+use rustc_hash::FxHashMap;
+
+use super::digest::{Digest, Timestamp, raise};
+use super::{Axiom, Breach, Findings, Place, Rules, told};
+use crate::execution::Run;
+
+/// What may run free, as runs of granules: where each begins, where it ends, and what.
+#[derive(Default)]
+struct AccessMap(BTreeMap<PageId, (PageId, Access)>);
+
+impl AccessMap {
+    fn set(&mut self, granules: PageRange, access: Access) {
+        let (first, end) = (granules.first, granules.end());
+        let begins_before = self.0.range(..first).next_back().map(|(start, run)| (*start, *run));
+        if let Some((start, (before_end, before))) = begins_before.filter(|(_, (end, _))| *end > first) {
+            self.0.insert(start, (first, before));
+            if before_end > end {
+                self.0.insert(end, (before_end, before));
+            }
+        }
+        while let Some((start, (inner_end, inner))) =
+            self.0.range(first..end).next().map(|(start, run)| (*start, *run))
+        {
+            self.0.remove(&start);
+            if inner_end > end {
+                self.0.insert(end, (inner_end, inner));
+            }
+        }
+        if access > Access::None {
+            self.0.insert(first, (end, access));
+        }
+    }
+
+    /// The most that some granule of `page` allows.
+    fn most(&self, granules: PageRange) -> Access {
+        let before = self.0.range(..granules.first).next_back();
+        let before = before.filter(|(_, (end, _))| *end > granules.first).map(|(_, (_, access))| *access);
+        let inside = self.0.range(granules.first..granules.end()).map(|(_, (_, access))| *access).max();
+        before.max(inside).unwrap_or(Access::None)
+    }
+}
+
+/// When a node saw interval `seq` of `writer`, at `at` or before, and by which message: the sender, the kind, and how many had come from there
+/// before.
+pub(super) fn learned(
+    run: &Run,
+    at: Place,
+    writer: NodeId,
+    seq: IntervalSeq,
+) -> Option<(Place, Option<(NodeId, MessageKind, usize)>)> {
+    let records = &run.nodes[at.node.index()].records;
+    let tells = |event: &Event| match event {
+        Event::Seen { grown } => grown.iter().any(|(node, seen)| *node == writer && *seen >= seq),
+        _ => false,
+    };
+    let record =
+        (0..=at.record.min(records.len().checked_sub(1)?)).find(|index| tells(&records[*index].event))?;
+    let learned = Place { node: at.node, record };
+    let thread = records[record].thread;
+    let mut inner = 0;
+    for Record { event, .. } in records[..record].iter().rev().filter(|record| record.thread == thread) {
+        match event {
+            Event::Leave => inner += 1,
+            Event::Enter(_) if inner > 0 => inner -= 1,
+            Event::Enter(Activity::Serve { from, kind }) => {
+                let came = |record: &&Record| matches!(&record.event, Event::Received { from: other, .. } if other == from);
+                let count = records[..record].iter().filter(came).count();
+                return Some((learned, Some((*from, *kind, count.saturating_sub(1)))));
+            }
+            _ => {}
+        }
+    }
+    Some((learned, None))
+}
+
+/// Follows one node.
+pub(super) struct Watcher<'a> {
+    run: &'a Run,
+    digest: &'a Digest<'a>,
+    rules: &'a Rules<'a>,
+    node: NodeId,
+    findings: &'a mut Findings,
+    record: usize,
+    seen: Timestamp,
+    access: AccessMap,
+    /// Which intervals of others the frames hold. A node's own are always in its own.
+    holds: FxHashMap<PageId, VersionVector>,
+    /// Seen intervals that the frames do not hold.
+    lacking: BTreeMap<PageId, VersionVector>,
+    /// The latest interval of this node that wrote a page, with a diff for its home.
+    own: FxHashMap<PageId, IntervalSeq>,
+    received: FxHashMap<NodeId, usize>,
+    /// What the threads are in: the sender where it is a message.
+    serving: FxHashMap<ThreadNumber, Vec<Option<NodeId>>>,
+}
+
+impl<'a> Watcher<'a> {
+    pub(super) fn new(
+        run: &'a Run,
+        digest: &'a Digest<'a>,
+        rules: &'a Rules<'a>,
+        node: NodeId,
+        findings: &'a mut Findings,
+    ) -> Watcher<'a> {
+        Watcher {
+            run,
+            digest,
+            rules,
+            node,
+            findings,
+            record: 0,
+            seen: vec![0; run.nodes.len()],
+            access: AccessMap::default(),
+            holds: FxHashMap::default(),
+            lacking: BTreeMap::new(),
+            own: FxHashMap::default(),
+            received: FxHashMap::default(),
+            serving: FxHashMap::default(),
+        }
+    }
+
+    pub(super) fn watch(mut self) {
+        for (index, record) in self.run.nodes[self.node.index()].records.iter().enumerate() {
+            self.record = index;
+            self.step(record.thread, &record.event);
+        }
+        self.look_back();
+    }
+
+    fn place(&self) -> Place {
+        Place { node: self.node, record: self.record }
+    }
+
+    fn convict(&mut self, axiom: Axiom, explanation: impl FnOnce(&Self) -> String) {
+        if !self.rules.axioms.contains(&axiom) {
+            return;
+        }
+        let place = self.place();
+        let explanation = if self.findings.breaches.len() < super::EXPLAINED_MAX {
+            format!("{place}: {}", explanation(self))
+        } else {
+            String::new()
+        };
+        self.findings.convict(self.rules, || Breach { axiom, place, explanation }, axiom);
+    }
+
+    fn is_cut_off(&self, node: NodeId) -> bool {
+        self.run.nodes[node.index()].cut_off
+    }
+
+    fn exists(&self, node: NodeId) -> bool {
+        node.index() < self.run.nodes.len()
+    }
+
+    fn step(&mut self, thread: ThreadNumber, event: &Event) {
+        match event {
+            Event::Enter(activity) => {
+                let sender = if let Activity::Serve { from, .. } = activity { Some(*from) } else { None };
+                self.serving.entry(thread).or_default().push(sender);
+            }
+            Event::Leave => _ = self.serving.entry(thread).or_default().pop(),
+            Event::Received { from, kind, bytes } => self.receive(*from, *kind, *bytes),
+            Event::Acquired { lock, turn } => self.acquire(*lock, *turn),
+            Event::Met { epoch } => self.meet(*epoch),
+            Event::PublicationSeen { from, count } => {
+                if let Some(published) = self.digest.published.get(&(*from, self.node, *count)) {
+                    self.must_have_seen(
+                        Axiom::PublicationsTell,
+                        published,
+                        *from,
+                        "published it to this node",
+                    );
+                }
+            }
+            Event::Seen { grown } => {
+                let me = self.node;
+                for (writer, seq) in grown.iter().filter(|(writer, _)| *writer != me) {
+                    self.see(*writer, *seq);
+                }
+            }
+            Event::Closed { seq, pages } => self.close(*seq, pages),
+            Event::Holds { page, version } => self.hold(thread, *page, version),
+            Event::Applied { page, writer, seq, bytes } => self.apply(*page, *writer, *seq, *bytes),
+            Event::Access { granules, access } => {
+                self.access.set(*granules, *access);
+                if *access >= Access::Read {
+                    self.look_at(*granules);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    fn receive(&mut self, from: NodeId, kind: MessageKind, bytes: u32) {
+        let count = self.received.entry(from).or_default();
+        let index = std::mem::replace(count, *count + 1);
+        self.findings.messages += 1;
+        if !self.exists(from) {
+            return self.convict(Axiom::Messages, |_| {
+                format!("a message from node {from}, which is none of the job's")
+            });
+        }
+        let sent =
+            self.digest.nodes[from.index()].sent.get(&self.node).and_then(|sent| sent.get(index)).copied();
+        match sent {
+            Some(sent) if (sent.kind, sent.bytes) == (kind, bytes) => {}
+            Some(sent) => self.convict(Axiom::Messages, |_| {
+                format!(
+                    "message {index} from node {from} is of kind {} and {bytes} bytes, but was sent as kind {} and {} bytes \
+                     (node {from} record {})",
+                    kind.0, sent.kind.0, sent.bytes, sent.record
+                )
+            }),
+            None if self.is_cut_off(from) => {}
+            None => self.convict(Axiom::Messages, |_| format!("message {index} from node {from} was never sent")),
+        }
+    }
+
+    fn acquire(&mut self, lock: hiroba_base::LockId, turn: u64) {
+        self.findings.holds += 1;
+        let Some(before) = turn.checked_sub(1) else { return };
+        match self.digest.released.get(&(lock, before)) {
+            Some((place, seen)) => {
+                if let Some(seen) = seen {
+                    let how = format!("released lock {} to this node (turn {before})", lock.0);
+                    self.must_have_seen(Axiom::HoldsTell, seen, place.node, &how);
+                }
+            }
+            None if self.run.is_cut_off() => {}
+            None => {
+                let holder = self.digest.acquired.get(&(lock, before));
+                let holder = holder.map_or("nobody took".to_owned(), |place| format!("{place} took"));
+                self.convict(Axiom::Holds, |_| {
+                    format!("lock {} is acquired in turn {turn}, but turn {before}, which {holder}, was never released", lock.0)
+                });
+            }
+        }
+    }
+
+    fn meet(&mut self, epoch: u64) {
+        for other in self.run.ids() {
+            match self.digest.nodes[other.index()].arrivals.get(&epoch) {
+                Some(seen) => {
+                    self.must_have_seen(
+                        Axiom::MeetingsTell,
+                        seen,
+                        other,
+                        &format!("came to meeting {epoch}"),
+                    );
+                }
+                None if self.run.is_cut_off() => {}
+                None => self.convict(Axiom::Meetings, |_| {
+                    format!("left meeting {epoch}, to which node {other} never came")
+                }),
+            }
+        }
+    }
+
+    /// What another node had seen when it made it known must be seen here.
+    fn must_have_seen(&mut self, axiom: Axiom, known: &Timestamp, teller: NodeId, how: &str) {
+        let missing = known.iter().zip(&self.seen).position(|(known, seen)| known > seen);
+        if let Some(writer) = missing {
+            let (known, seen) = (known[writer], self.seen[writer]);
+            let writer = NodeId(writer as u16);
+            self.convict(axiom, |this| {
+                let by = Place { node: teller, record: usize::MAX };
+                let chain = told(this.run, this.digest, this.rules, by, writer, known);
+                format!(
+                    "node {teller} had seen interval {known} of node {writer} when it {how}, but this node has seen {seen} only\n  \
+                     {chain}"
+                )
+            });
+        }
+    }
+
+    fn see(&mut self, writer: NodeId, seq: IntervalSeq) {
+        if !self.exists(writer) {
+            return self.convict(Axiom::Intervals, |_| {
+                format!("intervals of node {writer}, which is none of the job's")
+            });
+        }
+        let digest = self.digest;
+        let theirs = &digest.nodes[writer.index()];
+        if seq > theirs.last_interval() && !self.is_cut_off(writer) {
+            let last = theirs.last_interval();
+            self.convict(Axiom::Intervals, |_| {
+                format!("interval {seq} of node {writer} is seen, but that node closed {last} only")
+            });
+        }
+        let before = self.seen[writer.index()];
+        raise(&mut self.seen, writer, seq);
+        for interval in theirs.between(before, seq) {
+            for page in interval.pages.iter().flat_map(|pages| pages.iter()) {
+                self.findings.notices += 1;
+                self.must_hold(page, writer, interval.seq);
+            }
+        }
+    }
+
+    fn must_hold(&mut self, page: PageId, writer: NodeId, seq: IntervalSeq) {
+        let Some((home, granules)) = self.digest.home_of(page) else { return };
+        if self.holds.get(&page).is_some_and(|held| held.get(writer) >= seq) {
+            return;
+        }
+        // The home needs nothing where no byte differed (an atomic word of its own was operated on).
+        let empty = !self.digest.nodes[writer.index()].diffs.contains_key(&(page, seq));
+        if home == self.node && (empty || writer == self.node) {
+            return;
+        }
+        self.lacking.entry(page).or_default().advance(writer, seq);
+        if self.access.most(PageRange { first: page, count: granules }) >= Access::Read {
+            self.convict_of_stale(page);
+        }
+    }
+
+    /// Pages that may be read from now on.
+    fn look_at(&mut self, granules: PageRange) {
+        let stale: Vec<PageId> =
+            self.lacking.range(granules.first..granules.end()).map(|(page, _)| *page).collect();
+        for page in stale {
+            self.convict_of_stale(page);
+        }
+    }
+
+    fn convict_of_stale(&mut self, page: PageId) {
+        self.convict(Axiom::Visibility, |this| {
+            let lacking = &this.lacking[&page];
+            let Some((writer, seq)) = lacking.entries().first().copied() else { return String::new() };
+            let held = this.holds.get(&page).map_or(0, |held| held.get(writer));
+            let chain = told(this.run, this.digest, this.rules, this.place(), writer, seq);
+            format!(
+                "the program may read {page}, which node {writer} wrote in its interval {seq}; this node has seen that interval, \
+                 but its frame holds those of node {writer} through {held} only\n  {chain}"
+            )
+        });
+    }
+
+    fn close(&mut self, seq: IntervalSeq, pages: &PageSet) {
+        let before = self.seen[self.node.index()];
+        self.findings.intervals += usize::from(seq != before);
+        if seq != before && seq != before + 1 {
+            self.convict(Axiom::Intervals, |_| format!("interval {seq} is closed after interval {before}"));
+        }
+        raise(&mut self.seen, self.node, seq);
+        for page in pages.iter() {
+            self.own.insert(page, seq);
+        }
+    }
+
+    fn hold(&mut self, thread: ThreadNumber, page: PageId, version: &VersionVector) {
+        self.findings.versions += 1;
+        let held = self.holds.entry(page).or_default();
+        version.entries().iter().for_each(|(writer, seq)| held.advance(*writer, *seq));
+        self.settle(page);
+        let Some((home, _)) = self.digest.home_of(page) else { return };
+        if home == self.node {
+            return;
+        }
+        let own = self.own.get(&page).copied().unwrap_or(0);
+        if version.get(self.node) < own {
+            self.convict(Axiom::Versions, |_| {
+                format!("{page} came without what this node itself wrote in its interval {own}")
+            });
+        }
+        let sender = self.serving.get(&thread).and_then(|calls| calls.last().copied().flatten());
+        let by_message = sender == Some(home) && !self.rules.one_sided;
+        let sent = if by_message { self.sent_by(home) } else { usize::MAX };
+        for (writer, seq) in version.entries() {
+            if let Err(wrong) = self.home_held(home, page, *writer, *seq, sent) {
+                self.convict(Axiom::Versions, |_| {
+                    format!("{page} came as if it held interval {seq} of node {writer}, but {wrong}")
+                });
+            }
+        }
+    }
+
+    /// Where the home handed out the message that is being handled.
+    fn sent_by(&self, home: NodeId) -> usize {
+        let came = self.received.get(&home).copied().unwrap_or(0);
+        let sent = self.digest.nodes[home.index()].sent.get(&self.node);
+        let parcel = sent.zip(came.checked_sub(1)).and_then(|(sent, last)| sent.get(last));
+        parcel.map_or(usize::MAX, |parcel| parcel.record)
+    }
+
+    /// Whether the home's frame held an interval before one of its records.
+    fn home_held(
+        &self,
+        home: NodeId,
+        page: PageId,
+        writer: NodeId,
+        seq: IntervalSeq,
+        before: usize,
+    ) -> Result<(), String> {
+        if !self.exists(writer) || self.is_cut_off(writer) || self.is_cut_off(home) {
+            return Ok(());
+        }
+        let Some(interval) = self.digest.nodes[writer.index()].interval(seq) else {
+            return Err("that node never closed it".to_owned());
+        };
+        if writer == home {
+            let held = interval.record < before;
+            return if held {
+                Ok(())
+            } else {
+                Err(format!("its home closed it later (record {})", interval.record))
+            };
+        }
+        if !self.digest.nodes[writer.index()].diffs.contains_key(&(page, seq)) {
+            return Ok(());
+        }
+        let applied = self.digest.nodes[home.index()].applied.get(&(page, writer));
+        let applied = applied.and_then(|applied| applied.iter().find(|applied| applied.seq == seq));
+        match applied {
+            Some(applied) if applied.record < before => Ok(()),
+            Some(applied) => Err(format!(
+                "its home, node {home}, sent it (record {before}) before it applied that diff (record {})",
+                applied.record
+            )),
+            None => Err(format!("its home, node {home}, never applied that diff")),
+        }
+    }
+
+    /// Forgets what the frame holds by now.
+    fn settle(&mut self, page: PageId) {
+        if let Some(lacking) = self.lacking.get_mut(&page) {
+            lacking.retain_beyond(&self.holds[&page]);
+            if lacking.is_empty() {
+                self.lacking.remove(&page);
+            }
+        }
+    }
+
+    fn apply(&mut self, page: PageId, writer: NodeId, seq: IntervalSeq, bytes: u32) {
+        self.findings.diffs += 1;
+        let held = self.holds.entry(page).or_default();
+        let before = held.get(writer);
+        held.advance(writer, seq);
+        self.settle(page);
+        if !self.exists(writer) {
+            return self
+                .convict(Axiom::Diffs, |_| format!("a diff of node {writer}, which is none of the job's"));
+        }
+        if before >= seq {
+            self.convict(Axiom::Diffs, |_| {
+                format!("the diff of {page} from interval {seq} of node {writer} is applied when that of interval {before} has been")
+            });
+        }
+        let made = self.digest.nodes[writer.index()].diffs.get(&(page, seq)).copied();
+        if made.unwrap_or(0) != bytes && !self.is_cut_off(writer) {
+            let made = made.map_or("none".to_owned(), |made| format!("one of {made} bytes"));
+            self.convict(Axiom::Diffs, |_| {
+                format!("a diff of {page} of {bytes} bytes from interval {seq} of node {writer} is applied, which made {made}")
+            });
+        }
+    }
+
+    /// When all is read: diffs that came here and were not applied.
+    fn look_back(&mut self) {
+        if self.is_cut_off(self.node) {
+            return;
+        }
+        let (digest, me) = (self.digest, self.node);
+        for writer in self.run.ids().filter(|writer| *writer != me) {
+            let theirs = &digest.nodes[writer.index()];
+            let sent = theirs.sent.get(&self.node).map_or(&[][..], |sent| sent.as_slice());
+            let came = self.received.get(&writer).copied().unwrap_or(0);
+            for (page, seq) in theirs.diffs.keys() {
+                if digest.home_of(*page).is_none_or(|(home, _)| home != self.node) {
+                    continue;
+                }
+                let Some(interval) = theirs.interval(*seq) else { continue };
+                // The last of the interval's diffs for this home are what the writer sends it next.
+                let must_come = sent.partition_point(|parcel| parcel.record < interval.record) + 1;
+                let applied = digest.nodes[self.node.index()].applied.get(&(*page, writer));
+                let is_applied =
+                    applied.is_some_and(|applied| applied.iter().any(|applied| applied.seq == *seq));
+                if came >= must_come && !is_applied {
+                    self.convict(Axiom::Diffs, |_| {
+                        format!(
+                            "the diff of {page} that node {writer} made in its interval {seq} (record {}) came here and was never \
+                             applied",
+                            interval.record
+                        )
+                    });
+                }
+            }
+        }
+    }
+}

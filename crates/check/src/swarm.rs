@@ -1,0 +1,179 @@
+//! Random programs under random conditions: one seed chooses the program, what is on (loss, slow links, one-sided reads, resting pages, narrow
+//! trees, …) and the schedule, so that one seed reproduces a failure.
+//!
+//! Read first: Groce et al., *Swarm Testing*, ISSTA 2012: leaving features out of a test at random finds more than having all on always.
+
+use hiroba_base::{NodeId, RngExt, seeded};
+use hiroba_protocol::WriteTracking;
+use hiroba_protocol::barrier::BELOW_MAX;
+use hiroba_protocol::hlrc::{Hlrc, RESTING_AFTER_RELEASES};
+use hiroba_wire::Limits;
+use thiserror::Error;
+
+use crate::cluster::{Cluster, Failure, NetworkChoice, Options};
+use crate::execution::Execution;
+use crate::mutant::{Faithful, Mutant, Mutation};
+use crate::page_axioms::Rules;
+use crate::program::Program;
+use crate::random_program::{Shape, generate};
+use crate::sequential::Sequential;
+use crate::{axioms, page_axioms, sequential};
+
+/// Whose frames a node reads.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reach {
+    /// None: nodes meet in messages only.
+    Nobody,
+    /// Every other node's.
+    Everybody,
+    /// Those of every other node, as where several nodes run on each of two machines.
+    EveryOther,
+}
+
+impl Reach {
+    fn includes(self, reader: NodeId, home: NodeId) -> bool {
+        match self {
+            Reach::Nobody => false,
+            Reach::Everybody => true,
+            Reach::EveryOther => reader.0 % 2 == home.0 % 2,
+        }
+    }
+}
+
+/// What a program runs under.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Conditions {
+    /// Chooses the schedule, and the vices of network and host within what the rest allows.
+    pub schedule: u64,
+    /// What carries the messages.
+    pub network: NetworkChoice,
+    /// How nodes find out what their programs write.
+    pub tracking: WriteTracking,
+    /// Whose frames a node reads.
+    pub reach: Reach,
+    /// After how many unwritten releases pages rest.
+    pub rest_after: u32,
+    /// How many nodes are below each in the tree.
+    pub below_max: u16,
+}
+
+impl Conditions {
+    /// The plainest ones.
+    pub fn plain(schedule: u64) -> Conditions {
+        Conditions {
+            schedule,
+            network: NetworkChoice::Shuffled,
+            tracking: WriteTracking::Async,
+            reach: Reach::Nobody,
+            rest_after: RESTING_AFTER_RELEASES,
+            below_max: BELOW_MAX,
+        }
+    }
+}
+
+/// A program and what it runs under.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Case {
+    /// The program.
+    pub program: Program,
+    /// What it runs under.
+    pub conditions: Conditions,
+}
+
+impl Case {
+    /// The case of a seed.
+    pub fn of(seed: u64) -> Case {
+        let mut random = seeded(seed ^ 0x0005_3a12);
+        let shape = Shape {
+            team: random.random_range(1..=2),
+            foreign: random.random_range(0..=2),
+            publications: random.random_bool(0.4),
+        };
+        // The lossy network carries no messages of a node to itself, which publications between its threads are.
+        let is_lossy = random.random_range(0..16) == 0 && !shape.publications;
+        let conditions = Conditions {
+            schedule: seed,
+            network: if is_lossy { NetworkChoice::Lossy } else { NetworkChoice::Shuffled },
+            tracking: if random.random_bool(0.5) { WriteTracking::Async } else { WriteTracking::Fault },
+            reach: [Reach::Nobody, Reach::Everybody, Reach::EveryOther][random.random_range(0..3)],
+            // Pages go to rest within a run of a few releases only if they may do so soon.
+            rest_after: [2, 5, RESTING_AFTER_RELEASES][random.random_range(0..3)],
+            // So few nodes are a deep tree only if few may be below each.
+            below_max: [1, 2, BELOW_MAX][random.random_range(0..3)],
+        };
+        Case { program: generate(seed, shape), conditions }
+    }
+}
+
+/// What is wrong with a run.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+pub enum Wrong {
+    /// It did not end well.
+    #[error(transparent)]
+    Failed(#[from] Failure),
+    /// It breaks a promise.
+    #[error("{0}")]
+    Inconsistent(String),
+    /// The program has a data race, so nothing is promised.
+    #[error("expected a program without data races, got one: {0}")]
+    Racy(String),
+}
+
+/// One in so many runs is held against sequential consistency too, as programs without races allow: it is the slowest judge.
+const SEQUENTIAL_ONE_IN: u64 = 8;
+
+/// A run that keeps every promise.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Kept {
+    /// Loads that were judged byte by byte.
+    pub loads: usize,
+    /// Write notices that were judged by page facts.
+    pub notices: usize,
+}
+
+/// Runs a case, with a planted bug or without, and holds it against everything that a program without races is promised.
+///
+/// # Errors
+/// What is wrong.
+pub fn examine(case: &Case, mutant: Option<Mutant>) -> Result<Kept, Wrong> {
+    let Conditions { schedule, network, tracking, reach, rest_after, below_max } = case.conditions;
+    let one_sided = reach != Reach::Nobody;
+    let mutation: Box<dyn Mutation> = mutant.map_or_else(|| Box::new(Faithful) as _, Mutant::plant);
+    let options = Options { network, one_sided, mutation, ..Options::seeded(schedule, tracking) };
+    let engine = |me, limits: Limits, tracking| {
+        let engine =
+            Hlrc::new(me, limits, tracking).telling().resting_after(rest_after).meeting_below(below_max);
+        engine.reading_from(NodeId::all(limits.nodes).filter(|node| reach.includes(me, *node)))
+    };
+    let ended = Cluster::new(&case.program, engine, options).run()?;
+    let execution = ended.execution();
+    let inconsistent = |explanation: &str| Wrong::Inconsistent(explanation.to_owned());
+    let verdict = axioms::judge(&execution).map_err(|error| inconsistent(&error.to_string()))?;
+    if let Some(race) = verdict.races.first() {
+        return Err(Wrong::Racy(race.describe(&execution)));
+    }
+    if let Some(violation) = verdict.violations.first() {
+        return Err(inconsistent(&violation.explanation));
+    }
+    let findings = page_axioms::judge(&ended.run, &Rules::hlrc(one_sided));
+    if let Some(breach) = findings.breaches.first() {
+        return Err(Wrong::Inconsistent(format!("{}: {}", breach.axiom, breach.explanation)));
+    }
+    judge_sequentially(&execution, schedule)?;
+    Ok(Kept { loads: verdict.loads_judged, notices: findings.notices })
+}
+
+fn judge_sequentially(execution: &Execution, schedule: u64) -> Result<(), Wrong> {
+    if schedule.is_multiple_of(SEQUENTIAL_ONE_IN)
+        && let Sequential::No { explanation } = sequential::judge_race_free(execution)
+    {
+        return Err(Wrong::Inconsistent(explanation));
+    }
+    Ok(())
+}
+
+/// The command that runs a seed again, shrinks it and explains it.
+pub fn replay_command(seed: u64, mutant: Option<Mutant>) -> String {
+    let mutant = mutant.map_or(String::new(), |mutant| format!(" {mutant:?}"));
+    format!("cargo run --release -p hiroba-check --example swarm -- {seed}{mutant}")
+}

@@ -1,0 +1,113 @@
+//! The judge of pages: the faithful engine is never convicted, and mutants are by page facts alone.
+
+use hiroba_check::cluster::{Cluster, NetworkChoice, Options, hlrc};
+use hiroba_check::litmus::catalogue;
+use hiroba_check::mutant::Mutant;
+use hiroba_check::page_axioms::{Breach, Findings, Rules, judge};
+use hiroba_check::program::Program;
+use hiroba_check::random_program::{Shape, generate};
+use hiroba_protocol::WriteTracking;
+
+const TRACKINGS: [WriteTracking; 2] = [WriteTracking::Fault, WriteTracking::Async];
+const SHAPES: [Shape; 4] = [
+    Shape { team: 1, foreign: 0, publications: false },
+    Shape { team: 2, foreign: 0, publications: false },
+    Shape { team: 1, foreign: 2, publications: false },
+    Shape { team: 1, foreign: 2, publications: true },
+];
+
+/// What the page facts of a run show; `None` when it did not end well, so that others notice it.
+fn findings(program: &Program, options: Options) -> Option<Findings> {
+    let one_sided = options.one_sided;
+    let ended = Cluster::new(program, hlrc(one_sided), options).run().ok()?;
+    Some(judge(&ended.run, &Rules::hlrc(one_sided)))
+}
+
+#[test]
+fn the_faithful_engine_keeps_every_axiom() {
+    for tracking in TRACKINGS {
+        for one_sided in [false, true] {
+            let options = |seed| Options { one_sided, ..Options::seeded(seed, tracking) };
+            for litmus in catalogue() {
+                for seed in 0..10 {
+                    let findings = findings(&litmus.program, options(seed)).expect("litmus programs end");
+                    assert_eq!(
+                        findings.breaches,
+                        [],
+                        "'{}', {tracking:?}, {one_sided}, seed {seed}",
+                        litmus.name
+                    );
+                }
+            }
+            for shape in SHAPES {
+                let mut notices = 0;
+                for seed in 0..100 {
+                    let findings =
+                        findings(&generate(seed, shape), options(seed)).expect("random programs end");
+                    assert_eq!(findings.breaches, [], "{shape:?}, {tracking:?}, {one_sided}, seed {seed}");
+                    notices += findings.notices;
+                }
+                assert!(notices > 1000, "{notices} notices judge little");
+            }
+        }
+    }
+}
+
+#[test]
+fn the_axioms_hold_over_a_lossy_network() {
+    for seed in 0..20 {
+        let options =
+            Options { network: NetworkChoice::Lossy, ..Options::seeded(seed, WriteTracking::Async) };
+        let findings = findings(&generate(seed, SHAPES[2]), options).expect("random programs end");
+        assert_eq!(findings.breaches, [], "seed {seed}");
+    }
+}
+
+/// The first breach that a mutant's page facts show.
+fn convicted(mutant: Mutant) -> Option<Breach> {
+    let run = |tracking, program: &Program, seed| {
+        let one_sided = mutant.is_one_sided();
+        let options = Options {
+            one_sided,
+            steps_max: 20_000,
+            mutation: mutant.plant(),
+            ..Options::seeded(seed, tracking)
+        };
+        findings(program, options)?.breaches.into_iter().next()
+    };
+    let concerned = TRACKINGS.into_iter().filter(|tracking| mutant.concerns(*tracking));
+    concerned.into_iter().find_map(|tracking| {
+        let by_shape = SHAPES
+            .into_iter()
+            .find_map(|shape| (0..30).find_map(|seed| run(tracking, &generate(seed, shape), seed)));
+        by_shape.or_else(|| {
+            catalogue().iter().find_map(|litmus| (0..5).find_map(|seed| run(tracking, &litmus.program, seed)))
+        })
+    })
+}
+
+/// The mutants that neglect what page facts tell of: what is announced, counted, claimed or left undone. The others spoil bytes.
+#[test]
+fn page_facts_alone_convict_mutants() {
+    const CONVICTED: [Mutant; 15] = [
+        Mutant::DropNoticeOfGrant,
+        Mutant::DropNoticeOfBarrier,
+        Mutant::DepartureAheadOfNotices,
+        Mutant::RequestAheadOfNotices,
+        Mutant::DropRuns,
+        Mutant::SkipApply,
+        Mutant::LoseInvalidation,
+        Mutant::IgnoreNeeded,
+        Mutant::DiffsAstray,
+        Mutant::DiffsTwice,
+        Mutant::GrantCrossesDeparture,
+        Mutant::ForgetBeyondArrival,
+        Mutant::DropNoticeOfSubtree,
+        Mutant::SubtreeSeesAlike,
+        Mutant::DepartSubtreeEarly,
+    ];
+    for mutant in CONVICTED {
+        let breach = convicted(mutant).unwrap_or_else(|| panic!("page facts do not convict {mutant:?}"));
+        println!("{mutant:?}: {}: {}", breach.axiom, breach.explanation);
+    }
+}

@@ -1,0 +1,241 @@
+//! `hiroba check`: judges a traced run by everything that its records allow.
+
+use std::io::{IsTerminal, Write};
+use std::path::Path;
+use std::time::Instant;
+
+use hiroba_base::NodeId;
+use hiroba_check::axioms;
+use hiroba_check::execution::Execution;
+use hiroba_check::page_axioms::{self, Rules, axioms_of};
+use hiroba_check::reading::{TracedRun, read};
+use hiroba_check::sequential::{self, Sequential};
+use serde::Serialize;
+
+use crate::failure::Failure;
+
+/// The run breaks a promise.
+const STATUS_BROKEN: u8 = 1;
+/// Explanations that are printed; the rest is counted.
+const PRINTED_MAX: usize = 3;
+
+/// What is known of a run in the end.
+#[derive(Default, Serialize)]
+struct Verdict {
+    program: String,
+    nodes: u16,
+    protocol: String,
+    fabric: String,
+    records: usize,
+    threads: usize,
+    accesses: usize,
+    loads_judged: usize,
+    messages: usize,
+    holds: usize,
+    meetings: usize,
+    intervals: usize,
+    notices: usize,
+    versions: usize,
+    diffs: usize,
+    axioms: Vec<String>,
+    wall_s: f64,
+    /// Why nodes' traces break off.
+    cut_off: Vec<String>,
+    violations: usize,
+    explanations: Vec<String>,
+    races: Vec<String>,
+    /// A contradiction that keeps accesses from being judged.
+    not_judged: Option<String>,
+}
+
+/// Judges the run in a directory and prints the verdict.
+///
+/// # Errors
+/// When the directory holds no trace that can be read.
+pub fn check(directory: &Path, json: bool) -> Result<u8, Failure> {
+    let began = Instant::now();
+    let mut progress = Progress::new();
+    let traced =
+        read(directory, |records| progress.show(records)).map_err(|error| Failure::new(error.to_string()))?;
+    progress.end();
+    let mut verdict = judge(&traced);
+    verdict.wall_s = began.elapsed().as_secs_f64();
+    let text = if json {
+        serde_json::to_string_pretty(&verdict).unwrap_or_default() + "\n"
+    } else {
+        describe(&verdict)
+    };
+    let _ = std::io::stdout().write_all(text.as_bytes());
+    Ok(match (verdict.violations, verdict.cut_off.is_empty() && verdict.not_judged.is_none()) {
+        (0, true) => 0,
+        (0, false) => crate::failure::STATUS_HIROBA,
+        _ => STATUS_BROKEN,
+    })
+}
+
+fn judge(traced: &TracedRun) -> Verdict {
+    let job = &traced.job;
+    let broken = |(node, why): &(NodeId, String)| format!("the trace of node {node} is cut off: {why}");
+    let mut verdict = Verdict {
+        program: std::iter::once(&job.program).chain(&job.arguments).cloned().collect::<Vec<_>>().join(" "),
+        nodes: job.nodes,
+        protocol: job.protocol.clone(),
+        fabric: job.fabric.clone(),
+        records: traced.run.len(),
+        cut_off: traced.breaks.iter().map(broken).collect(),
+        ..Verdict::default()
+    };
+    judge_pages(traced, &mut verdict);
+    let execution = Execution::of(&traced.run);
+    verdict.threads = execution.threads.len();
+    verdict.accesses = execution.accesses();
+    if verdict.accesses > 0 {
+        judge_accesses(&execution, &job.protocol, &mut verdict);
+    }
+    verdict
+}
+
+fn judge_pages(traced: &TracedRun, verdict: &mut Verdict) {
+    let axioms = axioms_of(&traced.job.protocol);
+    let rules = Rules {
+        axioms,
+        // Over this fabric nodes may read each other's frames, and no message tells when.
+        one_sided: traced.job.fabric == "shm",
+        granule_bytes: traced.granule_bytes,
+        message_kinds: &traced.message_kinds,
+    };
+    let findings = page_axioms::judge(&traced.run, &rules);
+    verdict.axioms = axioms.iter().map(ToString::to_string).collect();
+    (verdict.messages, verdict.holds, verdict.meetings) =
+        (findings.messages, findings.holds, findings.meetings);
+    (verdict.intervals, verdict.notices) = (findings.intervals, findings.notices);
+    (verdict.versions, verdict.diffs) = (findings.versions, findings.diffs);
+    verdict.violations += findings.breaches_found;
+    let explained = findings.breaches.iter().take(PRINTED_MAX);
+    verdict
+        .explanations
+        .extend(explained.map(|breach| format!("{}\n  {}", breach.axiom, breach.explanation)));
+}
+
+fn judge_accesses(execution: &Execution, protocol: &str, verdict: &mut Verdict) {
+    let judged = match axioms::judge(execution) {
+        Ok(judged) => judged,
+        Err(incomplete) => {
+            verdict.not_judged = Some(incomplete.to_string());
+            return;
+        }
+    };
+    verdict.loads_judged = judged.loads_judged;
+    verdict.violations += judged.violations_found;
+    let explained = judged.violations.iter().take(PRINTED_MAX);
+    verdict.explanations.extend(explained.map(|violation| violation.explanation.clone()));
+    verdict.races = judged.races.iter().map(|race| race.describe(execution)).collect();
+    // Without races every protocol must look like one machine; with them only sequential consistency does.
+    let sequential = match protocol {
+        "sc" => Some(sequential::judge(execution)),
+        _ if judged.races.is_empty() => Some(sequential::judge_race_free(execution)),
+        _ => None,
+    };
+    if let Some(Sequential::No { explanation }) = sequential {
+        verdict.violations += 1;
+        verdict.explanations.push(explanation);
+    }
+}
+
+fn grouped(number: usize) -> String {
+    let digits = number.to_string();
+    let mut text = String::new();
+    for (index, digit) in digits.chars().enumerate() {
+        if index > 0 && (digits.len() - index).is_multiple_of(3) {
+            text.push(',');
+        }
+        text.push(digit);
+    }
+    text
+}
+
+fn describe(verdict: &Verdict) -> String {
+    let mut lines = vec![format!(
+        "{}: {} over {}, {} nodes; {} records judged in {:.1} s",
+        verdict.program,
+        verdict.protocol,
+        verdict.fabric,
+        verdict.nodes,
+        grouped(verdict.records),
+        verdict.wall_s
+    )];
+    lines.push(format!(
+        "  order     {} messages, {} holds of locks, {} meetings",
+        grouped(verdict.messages),
+        grouped(verdict.holds),
+        grouped(verdict.meetings)
+    ));
+    lines.push(format!(
+        "  pages     {} intervals, {} write notices, {} copies, {} diffs, by {} axioms",
+        grouped(verdict.intervals),
+        grouped(verdict.notices),
+        grouped(verdict.versions),
+        grouped(verdict.diffs),
+        verdict.axioms.len()
+    ));
+    lines.push(match verdict.accesses {
+        0 => "  accesses  none recorded".to_owned(),
+        accesses => format!(
+            "  accesses  {} of {} threads, {} loads judged byte by byte",
+            grouped(accesses),
+            verdict.threads,
+            grouped(verdict.loads_judged)
+        ),
+    });
+    let indented = |text: &str| text.replace('\n', "\n    ");
+    if let Some(race) = verdict.races.first() {
+        let count = verdict.races.len();
+        lines.push(format!(
+            "\ndata races: {count}, the program's own; what such bytes hold is not judged. The first:"
+        ));
+        lines.push(format!("    {}", indented(race)));
+    }
+    if verdict.violations > 0 {
+        lines.push(format!(
+            "\nviolations: {}, a fault of Hiroba's; please report it with the trace",
+            verdict.violations
+        ));
+        lines.extend(verdict.explanations.iter().map(|text| format!("  - {}", indented(text))));
+    }
+    if let Some(why) = &verdict.not_judged {
+        lines.push(format!("\nthe accesses could not be judged: {why}"));
+    }
+    if !verdict.cut_off.is_empty() {
+        lines.push("\nthe trace is not whole; what there is of it was judged:".to_owned());
+        lines.extend(verdict.cut_off.iter().map(|why| format!("  {why}")));
+    }
+    if verdict.violations == 0 {
+        lines.push("\nno violation found".to_owned());
+    }
+    lines.join("\n") + "\n"
+}
+
+/// A line on a terminal that says how far reading is, after the first second.
+struct Progress {
+    began: Instant,
+    shown: bool,
+}
+
+impl Progress {
+    fn new() -> Progress {
+        Progress { began: Instant::now(), shown: false }
+    }
+
+    fn show(&mut self, records: usize) {
+        if self.began.elapsed().as_secs() >= 1 && std::io::stderr().is_terminal() {
+            self.shown = true;
+            let _ = write!(std::io::stderr(), "\r{} records read", grouped(records));
+        }
+    }
+
+    fn end(&self) {
+        if self.shown {
+            let _ = write!(std::io::stderr(), "\r\x1b[K");
+        }
+    }
+}

@@ -1,0 +1,278 @@
+//! `hiroba litmus`: a node of a job that runs a program of the checker's language, so that real runs can be judged access by access:
+//!
+//! `hiroba run -n 3 --trace DIR hiroba litmus --seed 7 && hiroba check DIR`
+
+use std::fmt::Write as _;
+use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+
+use clap::Args;
+use hiroba_check::litmus::catalogue;
+use hiroba_check::program::{Address, GRANULE_BYTES, Instruction, Program, REGISTERS, Register, Width};
+use hiroba_check::random_program::{Shape, generate};
+use hiroba_node::Runtime;
+use hiroba_wire::Collective;
+
+use crate::failure::Failure;
+
+/// A thread that takes more steps runs in circles.
+const STEPS_MAX: u64 = 10_000_000;
+
+/// Which program.
+#[derive(Args, Clone, Debug, PartialEq)]
+pub struct LitmusArguments {
+    /// A program of the catalogue
+    #[arg(value_name = "NAME", conflicts_with = "seed")]
+    name: Option<String>,
+    /// The random program of a seed instead
+    #[arg(long, value_name = "N")]
+    seed: Option<u64>,
+    /// Threads of each node's team, for a random program
+    #[arg(long, value_name = "THREADS", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=8))]
+    team: u16,
+    /// At most so many further threads a node, for a random program
+    #[arg(long, value_name = "THREADS", default_value_t = 0, value_parser = clap::value_parser!(u16).range(0..=8))]
+    foreign: u16,
+    /// Print the -n and -t that the program needs, or list the catalogue's programs that real nodes can run with theirs
+    #[arg(long)]
+    list: bool,
+}
+
+/// Lists programs, or takes part in running one.
+///
+/// # Errors
+/// When the program is not known, or needs another job than this one.
+pub fn litmus(arguments: &LitmusArguments) -> Result<u8, Failure> {
+    if arguments.list && arguments.name.is_none() && arguments.seed.is_none() {
+        crate::show(&list());
+        return Ok(0);
+    }
+    let program = program_of(arguments)?;
+    let team = can_run(&program).map_err(Failure::new)?;
+    if arguments.list {
+        crate::show(&format!("-n {} -t {team}\n", program.nodes));
+        return Ok(0);
+    }
+    let failed = |what: String| Failure::new(format!("cannot run the litmus program: {what}"));
+    let runtime = Runtime::join().map_err(|error| failed(error.to_string()))?;
+    runtime.prepare_thread().map_err(|error| failed(error.to_string()))?;
+    if (runtime.nodes(), runtime.threads_per_node()) != (program.nodes, team) {
+        runtime.leave();
+        let (nodes, got) = (program.nodes, (runtime.nodes(), runtime.threads_per_node()));
+        let expected = format!("expected a job of {nodes} nodes with {team} threads each for this program");
+        return Err(Failure::new(format!(
+            "{expected}, got {} with {}; use -n {nodes} -t {team}",
+            got.0, got.1
+        )));
+    }
+    let memory = Memory::allocate(runtime, &program);
+    take_part(runtime, &program, &memory);
+    runtime.leave();
+    Ok(0)
+}
+
+fn program_of(arguments: &LitmusArguments) -> Result<Program, Failure> {
+    match (&arguments.name, arguments.seed) {
+        (Some(name), _) => {
+            let found = catalogue().into_iter().find(|litmus| litmus.name == name);
+            let unknown = || {
+                Failure::new(format!("expected a program that 'hiroba litmus --list' names, got '{name}'"))
+            };
+            found.map(|litmus| litmus.program).ok_or_else(unknown)
+        }
+        (None, Some(seed)) => {
+            let shape = Shape { team: arguments.team, foreign: arguments.foreign, publications: false };
+            Ok(generate(seed, shape))
+        }
+        (None, None) => {
+            Err(Failure::new("expected a program's name or --seed N; see 'hiroba litmus --list'"))
+        }
+    }
+}
+
+fn list() -> String {
+    let mut text = String::new();
+    for litmus in catalogue() {
+        if let Ok(team) = can_run(&litmus.program) {
+            let _ = writeln!(text, "-n {} -t {team}  {}", litmus.program.nodes, litmus.name);
+        }
+    }
+    text
+}
+
+/// How many threads a node's team needs, or why real nodes cannot run the program.
+fn can_run(program: &Program) -> Result<u32, String> {
+    let mut teams = (0..program.nodes).map(|node| program.team_of(hiroba_base::NodeId(node)));
+    let team = teams.next().unwrap_or(0);
+    if team == 0 || !teams.all(|other| other == team) {
+        return Err(
+            "expected a program with as many threads on every node, got one whose teams differ".to_owned()
+        );
+    }
+    let cannot = |instruction: &&Instruction| {
+        matches!(instruction, Instruction::Publish { .. } | Instruction::AwaitPublished { .. })
+            || matches!(instruction, Instruction::Collective(collective) if *collective != Collective::Barrier)
+    };
+    match program.threads.iter().flat_map(|script| &script.instructions).find(cannot) {
+        Some(instruction) => Err(format!("expected instructions that a program has, got {instruction:?}")),
+        None => Ok(team),
+    }
+}
+
+/// Where the program's regions are.
+struct Memory {
+    /// First granule, granules, address.
+    regions: Vec<(u64, u64, usize)>,
+}
+
+impl Memory {
+    fn allocate(runtime: &Runtime, program: &Program) -> Memory {
+        let regions = program.regions.iter().map(|region| {
+            let bytes = region.granules.count * u64::from(GRANULE_BYTES);
+            match runtime.allocate(bytes, region.placement, Some(region.page_size)) {
+                Ok(address) => (region.granules.first.0, region.granules.count, address),
+                Err(error) => runtime.fatal(&format!("cannot allocate the litmus program's memory: {error}")),
+            }
+        });
+        Memory { regions: regions.collect() }
+    }
+
+    /// Where a byte of the program's is; `None` outside its regions.
+    fn address(&self, at: Address) -> Option<usize> {
+        let granule = at.granule.0;
+        let inside = |(first, count, _): &&(u64, u64, usize)| granule >= *first && granule - first < *count;
+        let (first, _, start) = self.regions.iter().find(inside)?;
+        Some(start + (granule - first) as usize * GRANULE_BYTES as usize + at.offset as usize)
+    }
+}
+
+/// Runs this node's threads: its team as `hiroba_run` does, the others as a program makes threads itself.
+fn take_part(runtime: &'static Runtime, program: &Program, memory: &Memory) {
+    let mine = program.threads.iter().filter(|script| script.node == runtime.node());
+    let (team, foreign): (Vec<_>, Vec<_>) = mine.partition(|script| script.in_team);
+    std::thread::scope(|scope| {
+        for script in foreign {
+            scope.spawn(move || {
+                if let Err(error) = runtime.prepare_thread() {
+                    runtime.fatal(&error.to_string());
+                }
+                Thread::new(runtime, memory).run(&script.instructions);
+                runtime.finish_thread();
+            });
+        }
+        runtime.run(|number| Thread::new(runtime, memory).run(&team[number as usize].instructions));
+    });
+}
+
+/// A thread that interprets a script.
+struct Thread<'a> {
+    runtime: &'static Runtime,
+    memory: &'a Memory,
+    registers: [u64; REGISTERS],
+}
+
+impl<'a> Thread<'a> {
+    fn new(runtime: &'static Runtime, memory: &'a Memory) -> Thread<'a> {
+        Thread { runtime, memory, registers: [0; REGISTERS] }
+    }
+
+    fn run(mut self, instructions: &[Instruction]) {
+        let (mut next, mut steps) = (0, 0);
+        while let Some(instruction) = instructions.get(next) {
+            next = self.step(instruction, next);
+            steps += 1;
+            if steps > STEPS_MAX {
+                self.runtime.fatal("the litmus program runs in circles");
+            }
+        }
+    }
+
+    /// The next instruction's index.
+    fn step(&mut self, instruction: &Instruction, at_index: usize) -> usize {
+        let runtime = self.runtime;
+        match instruction {
+            Instruction::Store { at, width, value } => self.store(*at, *width, *value),
+            Instruction::StoreFrom { at, from } => self.store(*at, Width::Word, self.get(*from)),
+            Instruction::Load { at, width, into } => {
+                let value = self.load(*at, *width);
+                self.set(*into, value);
+            }
+            Instruction::Lock(lock) => runtime.lock(*lock),
+            Instruction::TryLock(lock, into) => {
+                let taken = u64::from(runtime.try_lock(*lock));
+                self.set(*into, taken);
+            }
+            Instruction::Unlock(lock) => runtime.unlock(*lock),
+            Instruction::Wait(cond, lock) => runtime.cond_wait(*cond, *lock),
+            Instruction::Signal(cond) => runtime.cond_signal(*cond),
+            Instruction::Broadcast(cond) => runtime.cond_broadcast(*cond),
+            Instruction::Collective(_) => runtime.barrier(),
+            Instruction::Atomic { at, operation, into } => {
+                let outcome = runtime.atomic("litmus", self.address(*at), *operation);
+                self.set(*into, outcome.previous);
+            }
+            Instruction::Prefetch(pages) => {
+                let first = Address { granule: pages.first, offset: 0 };
+                // A hint beyond the regions is for the simulator's engines only.
+                if let Some(address) = self.memory.address(first) {
+                    runtime.prefetch(address, GRANULE_BYTES as usize);
+                }
+            }
+            Instruction::Add(into, value) => self.set(*into, self.get(*into).wrapping_add(*value)),
+            Instruction::AddRegister(into, other) => {
+                self.set(*into, self.get(*into).wrapping_add(self.get(*other)));
+            }
+            Instruction::JumpUnless { register, is, to } if self.get(*register) != *is => return *to,
+            Instruction::JumpUnless { .. } => {}
+            Instruction::Publish { .. } | Instruction::AwaitPublished { .. } => {
+                unreachable!("such programs are refused")
+            }
+        }
+        at_index + 1
+    }
+
+    fn get(&self, register: Register) -> u64 {
+        self.registers[usize::from(register.0)]
+    }
+
+    fn set(&mut self, register: Register, value: u64) {
+        self.registers[usize::from(register.0)] = value;
+    }
+
+    fn address(&self, at: Address) -> usize {
+        match self.memory.address(at) {
+            Some(address) => address,
+            None => {
+                self.runtime.fatal(&format!("the litmus program touches {at}, which it has not allocated"))
+            }
+        }
+    }
+
+    fn load(&self, at: Address, width: Width) -> u64 {
+        let address = self.address(at);
+        let value = match width {
+            // SAFETY: `Memory` keeps the byte allocated until the process ends, and every thread touches it as an atomic.
+            Width::Byte => u64::from(unsafe { &*(address as *const AtomicU8) }.load(Ordering::Relaxed)),
+            // SAFETY: likewise; words of the checker's language are aligned.
+            Width::Word => unsafe { &*(address as *const AtomicU64) }.load(Ordering::Relaxed),
+        };
+        self.runtime.record_load(address, width.bytes() as u8, value);
+        value
+    }
+
+    fn store(&self, at: Address, width: Width, value: u64) {
+        let address = self.address(at);
+        let value = match width {
+            Width::Byte => {
+                // SAFETY: as in `load`.
+                unsafe { &*(address as *const AtomicU8) }.store(value as u8, Ordering::Relaxed);
+                value & 0xff
+            }
+            Width::Word => {
+                // SAFETY: as in `load`.
+                unsafe { &*(address as *const AtomicU64) }.store(value, Ordering::Relaxed);
+                value
+            }
+        };
+        self.runtime.record_store(address, width.bytes() as u8, value);
+    }
+}

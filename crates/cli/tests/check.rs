@@ -1,0 +1,121 @@
+//! `hiroba check` on real runs of litmus programs, and on a simulated run with a planted bug.
+
+mod support;
+
+use std::path::Path;
+
+use hiroba_base::NodeId;
+use hiroba_check::cluster::{Cluster, Options, hlrc};
+use hiroba_check::mutant::Mutant;
+use hiroba_check::page_axioms::{Rules, judge};
+use hiroba_check::random_program::{Shape, generate};
+use hiroba_check::reading::write;
+use hiroba_protocol::WriteTracking;
+use hiroba_trace::{FORMAT_VERSION, Job, node_file};
+use support::{Called, call};
+
+/// Runs a litmus program on real nodes under some options, and judges the trace.
+fn judged(directory: &Path, options: &[&str], program: &[&str]) -> Called {
+    let hiroba = env!("CARGO_BIN_EXE_hiroba");
+    let listed = call(&[&["litmus", "--list"], program].concat());
+    assert_eq!(listed.status, 0, "{listed:?}");
+    let job: Vec<&str> = listed.stdout.split_whitespace().collect();
+    let trace = directory.to_str().expect("a temporary directory has a plain name");
+    let traced = ["--trace", trace, hiroba, "litmus"];
+    let ran = call(&[&["run"], &job[..], options, &traced, program].concat());
+    assert_eq!(ran.status, 0, "{options:?} {program:?}: {ran:?}");
+    call(&["check", trace])
+}
+
+/// Each seed under another fabric, fault source and way of tracking writes.
+#[test]
+fn random_programs_on_real_nodes_keep_every_promise() {
+    const WAYS: [&[&str]; 7] = [
+        &["--fabric", "udp"],
+        &["--fabric", "udp", "--inject", "loss=0.1,reorder=0.1,dup=0.05,seed=3"],
+        &["--fabric", "tcp", "--fault-source", "sigbus"],
+        &["--fabric", "shm"],
+        &["--fabric", "shm", "--fault-source", "sigsegv", "--write-tracking", "fault"],
+        &["--fabric", "udp", "--write-tracking", "fault"],
+        &["--fabric", "shm", "--fault-source", "sigbus"],
+    ];
+    for (seed, options) in (0..).zip(WAYS) {
+        let directory = tempfile::tempdir().expect("a temporary directory");
+        let seed = format!("{}", 40 + seed);
+        let called = judged(directory.path(), options, &["--seed", &seed, "--team", "2", "--foreign", "1"]);
+        assert_eq!(called.status, 0, "seed {seed}, {options:?}: {called:?}");
+        assert!(
+            called.stdout.contains("judged byte by byte") && !called.stdout.contains("data races"),
+            "{called:?}"
+        );
+    }
+}
+
+#[test]
+fn a_racy_program_on_real_nodes_is_told_so_and_is_no_violation() {
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    let called = judged(directory.path(), &[], &["store buffering"]);
+    assert_eq!(called.status, 0, "{called:?}");
+    assert!(
+        called.stdout.contains("data races") && called.stdout.contains("nothing orders them"),
+        "{called:?}"
+    );
+}
+
+fn simulated_job(nodes: u16) -> Job {
+    Job {
+        format: FORMAT_VERSION,
+        program: "simulated".to_owned(),
+        arguments: Vec::new(),
+        nodes,
+        threads_per_node: 1,
+        protocol: "hlrc".to_owned(),
+        fabric: "udp".to_owned(),
+        page_bytes: 4096,
+        exit_status: Some(0),
+    }
+}
+
+#[test]
+fn a_planted_bug_is_a_violation_with_an_explanation() {
+    let shape = Shape { team: 1, foreign: 0, publications: false };
+    let broken = (0..200).find_map(|seed| {
+        let program = generate(seed, shape);
+        let mutation = Mutant::LoseInvalidation.plant();
+        let options = Options { mutation, ..Options::seeded(seed, WriteTracking::Async) };
+        let ended = Cluster::new(&program, hlrc(false), options).run().ok()?;
+        let is_broken = !judge(&ended.run, &Rules::hlrc(false)).breaches.is_empty();
+        is_broken.then_some((program.nodes, ended.run))
+    });
+    let (nodes, mut run) = broken.expect("some seed shows the bug");
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    let path = directory.path().to_str().expect("a temporary directory has a plain name");
+    write(directory.path(), &simulated_job(nodes), &run).expect("the trace is written");
+    let called = call(&["check", path]);
+    assert_eq!(called.status, 1, "{called:?}");
+    for part in ["violations: ", "may read page", "closed interval", "saw it in a message from node"] {
+        assert!(called.stdout.contains(part), "'{part}' is missing in {}", called.stdout);
+    }
+    let json = call(&["check", "--json", path]);
+    let verdict: serde_json::Value = serde_json::from_str(&json.stdout).expect("JSON");
+    assert!(json.status == 1 && verdict["violations"].as_u64() > Some(0), "{json:?}");
+    // Without its last records a node's trace is no witness for what the others say of it.
+    for records in &mut run.nodes {
+        records.records.truncate(3);
+        records.cut_off = true;
+    }
+    write(directory.path(), &simulated_job(nodes), &run).expect("the trace is written");
+    let called = call(&["check", path]);
+    assert_eq!(called.status, 125, "{called:?}");
+    assert!(called.stdout.contains("the trace of node 0 is cut off"), "{called:?}");
+}
+
+#[test]
+fn what_is_no_trace_is_refused() {
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    let path = directory.path().to_str().expect("a temporary directory has a plain name");
+    call(&["check", path]).says(125, "job.json");
+    simulated_job(1).write(directory.path()).expect("it is written");
+    std::fs::write(node_file(directory.path(), NodeId(0)), "noise").expect("it is written");
+    call(&["check", path]).says(125, "");
+}
