@@ -380,8 +380,8 @@ static double shown_coldest, shown_hottest;
  */
 static struct light temperature_colour(double share)
 {
-    double lightness = 0.26 + 0.68 * share, angle = (275.0 + 190.0 * share) * 0.017453292519943295;
-    double chroma = 0.06 + 0.44 * share * (1.0 - share) + 0.05 * share;
+    double lightness = 0.24 + 0.70 * share, angle = (265.0 + 200.0 * share) * 0.017453292519943295;
+    double chroma = 0.10 + 0.34 * share * (1.0 - share) + 0.02 * share;
     double a = chroma * cos(angle), b = chroma * sin(angle);
     double l = lightness + 0.3963377774 * a + 0.2158037573 * b;
     double m = lightness - 0.1055613458 * a - 0.0638541728 * b;
@@ -392,29 +392,35 @@ static struct light temperature_colour(double share)
                           -0.0041960863 * l - 0.7034186147 * m + 1.7076147010 * s};
 }
 
-/* Temperatures as colours, with a line for every degree or so. */
+/* Temperatures as colours, with a line for each twentieth of their range. */
 static struct light colour(const void *data, size_t row, size_t column)
 {
     const double *plate = data;
-    double here = plate[row * (size_t)n + column];
-    double right_of = plate[row * (size_t)n + column + (column + 1 < (size_t)n)];
-    double below = plate[(row + (row + 1 < (size_t)n)) * (size_t)n + column];
-    double span = shown_hottest - shown_coldest;
-    if (!(span > 0.0))
-        return temperature_colour(0.5);
-    struct light light = temperature_colour((here - shown_coldest) / span);
-    double line = 20.0 / span;
-    bool crossed = floor(line * here) != floor(line * right_of) ||
-                   floor(line * here) != floor(line * below);
-    return crossed ? mixed(light, (struct light){0.0, 0.0, 0.0}, 0.35) : light;
+    double span = shown_hottest - shown_coldest, scale = span > 0.0 ? 1.0 / span : 0.0;
+    double here = scale * (plate[row * (size_t)n + column] - shown_coldest);
+    struct light light = temperature_colour(fmin(fmax(here, 0.0), 1.0));
+    if (row + 1 == (size_t)n || column + 1 == (size_t)n)
+        return light;
+    double along = scale * (plate[row * (size_t)n + column + 1] - shown_coldest);
+    double down = scale * (plate[(row + 1) * (size_t)n + column] - shown_coldest);
+    bool crossed = floor(20.0 * here) != floor(20.0 * along) ||
+                   floor(20.0 * here) != floor(20.0 * down);
+    /* Where lines would crowd they would hide the colours. */
+    bool crowded = 20.0 * hypot(along - here, down - here) > 0.1;
+    return crossed && !crowded ? mixed(light, (struct light){0.0, 0.0, 0.0}, 0.4) : light;
 }
 
+/* The colours span what is found inside: a day's ups and downs on the edge would pale the rest. */
 static bool draw(const double *plate)
 {
-    shown_coldest = shown_hottest = plate[0];
-    for (size_t point = 0; point < (size_t)n * (size_t)n; point++) {
-        shown_coldest = fmin(shown_coldest, plate[point]);
-        shown_hottest = fmax(shown_hottest, plate[point]);
+    size_t margin = (size_t)n / 32 + 1, end = (size_t)n - margin;
+    shown_coldest = hottest;
+    shown_hottest = coldest;
+    for (size_t i = margin; i < end; i++) {
+        for (size_t j = margin; j < end; j++) {
+            shown_coldest = fmin(shown_coldest, plate[i * (size_t)n + j]);
+            shown_hottest = fmax(shown_hottest, plate[i * (size_t)n + j]);
+        }
     }
     return write_picture(picture_path, (size_t)n, colour, plate);
 }
