@@ -292,43 +292,42 @@ static void work(void *argument)
 
 /* ---- Verdict --------------------------------------------------------------------------------- */
 
-enum { SAMPLES = 8, REACH = 4 };
-
-/* The points from `reach` before to `reach` behind a place, as far as there are any. */
-static struct span around(size_t place, size_t reach)
+/* The points from `reach` before the first to `reach` behind the last, as far as there are any. */
+static struct span widened(struct span points, size_t reach)
 {
-    return (struct span){place > reach ? place - reach : 0,
-                         place + reach < (size_t)n ? place + reach + 1 : (size_t)n};
+    size_t last = (size_t)n - points.end;
+    return (struct span){points.first > reach ? points.first - reach : 0,
+                         points.end + (reach < last ? reach : last)};
 }
 
 /*
- * Holds the points around one place against a computation of this thread's own. What they are
- * after s steps depends on nothing that is further away than s points: so that is all which is
- * computed again, from the beginning, and the result must be the same to the last bit.
+ * Holds some rows and columns against a computation of this thread's own. What they are after s
+ * steps depends on nothing that is further away than s points: so that is all which is computed
+ * again, from the beginning, and the result must be the same to the last bit.
  */
-static bool check_place(const struct plate *p, size_t row, size_t column)
+static bool check_part(const struct plate *p, struct span rows, struct span columns)
 {
-    size_t reach = REACH + (size_t)(steps < n ? steps : n);
-    struct span rows = around(row, reach), columns = around(column, reach);
-    size_t width = columns.end - columns.first, height = rows.end - rows.first;
+    size_t reach = (size_t)(steps < n ? steps : n);
+    struct span all_rows = widened(rows, reach), all_columns = widened(columns, reach);
+    size_t width = all_columns.end - all_columns.first, height = all_rows.end - all_rows.first;
     double *copies[2] = {malloc(width * height * sizeof(double)),
                          malloc(width * height * sizeof(double))};
-    if (copies[0] == NULL || copies[1] == NULL)
-        return complain("no memory to check %zu x %zu points", height, width);
-    for (size_t i = 0; i < height; i++)
+    bool good = copies[0] != NULL && copies[1] != NULL;
+    if (!good)
+        complain("no memory to check %zu x %zu points", height, width);
+    for (size_t i = 0; i < height && good; i++)
         for (size_t j = 0; j < width; j++)
             copies[0][i * width + j] = copies[1][i * width + j] =
-                initial(rows.first + i, columns.first + j);
-    for (long step = 0; step < steps; step++) /* what the patch's own rim gets wrong stays outside */
+                initial(all_rows.first + i, all_columns.first + j);
+    for (long step = 0; step < steps && good; step++) /* what its rim gets wrong stays outside */
         for (size_t i = 1; i + 1 < height; i++)
             relax_row(copies[1 - step % 2] + i * width, copies[step % 2] + (i - 1) * width,
                       copies[step % 2] + i * width, copies[step % 2] + (i + 1) * width, width);
-    struct span near_rows = around(row, REACH), near_columns = around(column, REACH);
-    bool good = true;
-    for (size_t i = near_rows.first; i < near_rows.end; i++)
-        for (size_t j = near_columns.first; j < near_columns.end && good; j++) {
+    for (size_t i = rows.first; i < rows.end && good; i++)
+        for (size_t j = columns.first; j < columns.end && good; j++) {
             double is = p->copies[steps % 2][i * (size_t)n + j];
-            double should = copies[steps % 2][(i - rows.first) * width + (j - columns.first)];
+            double should =
+                copies[steps % 2][(i - all_rows.first) * width + (j - all_columns.first)];
             if (!(is == should))
                 good = complain("the point in row %zu, column %zu is %.17g and should be %.17g", i,
                                 j, is, should);
@@ -338,22 +337,28 @@ static bool check_place(const struct plate *p, size_t row, size_t column)
     return good;
 }
 
-/*
- * Checks places where the blocks of two threads meet, the first one even if that takes as long as
- * all steps did on one thread, more of them while that stays a small part of it.
- */
-static bool check_places(const struct plate *p)
+/* Up to so many updates of points (a second or so) all of the plate is computed again. */
+static const double UPDATES_CHECKED = 1e9;
+/* Else so many places, of this size, where the blocks of two threads meet. */
+enum { PLACES = 8, PLACE = 4 };
+
+/* The first place is checked even if that takes as long as all steps did on one thread. */
+static bool check_points(const struct plate *p)
 {
-    double reach = 2.0 * (double)(steps < n ? steps : n) + 2 * REACH + 1;
-    double cost = fmin(1.0, reach * reach / ((double)n * (double)n));
-    for (size_t sample = 0; sample < SAMPLES; sample++) {
-        if (sample > 0 && cost * (double)(sample + 1) > 0.25)
-            break;
-        size_t seam = 1 + sample * (threads > 1 ? threads - 1 : 1) / SAMPLES;
-        size_t row = share_of((size_t)n, seam < threads ? seam : 0, threads).first;
-        size_t column = (2 * sample + 1) * (size_t)n / (2 * SAMPLES);
-        if (!check_place(p, row < (size_t)n ? row : (size_t)n - 1, column))
+    double points = (double)n * (double)n, edge = 2.0 * (double)steps + 2 * PLACE + 1;
+    if (points * (double)steps <= UPDATES_CHECKED)
+        return check_part(p, (struct span){0, (size_t)n}, (struct span){0, (size_t)n});
+    double checked = 0.0;
+    for (size_t place = 0; place < PLACES && checked <= UPDATES_CHECKED; place++) {
+        size_t seam = threads > 1 ? 1 + place * (threads - 1) / PLACES : 0;
+        size_t row = threads > 1 ? share_of((size_t)n, seam, threads).first
+                                 : place * (size_t)(n - 1) / (PLACES - 1);
+        size_t column = (2 * place + 1) * (size_t)n / (2 * PLACES);
+        row = row < (size_t)n ? row : (size_t)n - 1;
+        if (!check_part(p, widened((struct span){row, row + 1}, PLACE),
+                        widened((struct span){column, column + 1}, PLACE)))
             return false;
+        checked += fmin(points, edge * edge) * (double)steps;
     }
     return true;
 }
@@ -366,7 +371,7 @@ static bool check(const struct plate *p)
     /* A step cannot raise the energy; sums of n * n terms are off by their rounding. */
     if (!(energy_after <= energy_before * (1.0 + 1e-12 * (double)n)))
         return complain("the energy rose from %.17g to %.17g", energy_before, energy_after);
-    return check_places(p);
+    return check_points(p);
 }
 
 /* ---- Colours --------------------------------------------------------------------------------- */
@@ -478,8 +483,9 @@ int main(int argc, char **argv)
     int status = join("jacobi", &argc, &argv);
     if (status != 0)
         return status;
-    if (parse_options(OPTIONS, argc, argv, &help) && !help)
-        make_edge();
+    bool good = parse_options(OPTIONS, argc, argv, &help) && !help && make_edge();
+    if (good && picture_path != NULL && node == 0)
+        can_write(picture_path);
     if (!all_agree())
         return leave(2);
     if (!help)

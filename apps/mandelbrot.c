@@ -312,7 +312,9 @@ int main(int argc, char **argv)
     int status = join("mandelbrot", &argc, &argv);
     if (status != 0)
         return status;
-    parse_options(OPTIONS, argc, argv, &help);
+    bool good = parse_options(OPTIONS, argc, argv, &help) && !help;
+    if (good && picture_path != NULL && node == 0)
+        can_write(picture_path);
     if (!all_agree())
         return leave(2);
     if (!help)

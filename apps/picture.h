@@ -45,6 +45,16 @@ static inline struct light mixed(struct light a, struct light b, double share_of
                           a.blue + share_of_b * (b.blue - a.blue)};
 }
 
+/* Whether a picture may be written there, to be asked before there is one. By node 0. */
+static inline bool can_write(const char *path)
+{
+    FILE *file = fopen(path, "ab");
+    if (file == NULL)
+        return complain("cannot write the picture %.200s: %s", path, strerror(errno));
+    fclose(file);
+    return true;
+}
+
 /*
  * Writes a square of n x n points, each of which `colour(data, row, column)` gives the light of.
  * Points that share a pixel are averaged as light, which smooths edges as a camera would.
