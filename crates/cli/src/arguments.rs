@@ -74,6 +74,8 @@ pub struct RunOptions {
     pub statistics_json: Option<PathBuf>,
     /// Variables to set in the nodes' environment.
     pub variables: Vec<(OsString, OsString)>,
+    /// Whether to show live rates on the terminal.
+    pub progress: bool,
     /// Whether to put the node in front of each line of output.
     pub label: bool,
     /// Faults to inflict on the fabric.
@@ -220,6 +222,9 @@ struct RunArguments {
     /// Show where the time went when the job has ended; =json:FILE writes it to FILE (give both for both)
     #[arg(long, value_name = "json:FILE", num_args = 0..=1, require_equals = true, default_missing_value = "")]
     stats: Vec<OsString>,
+    /// Show on the terminal, once a job has run for a second, what it is doing: a line on standard error that is gone at the end
+    #[arg(long)]
+    progress: bool,
     /// Put the number of the node in front of each line that the program writes
     #[arg(long)]
     label: bool,
@@ -294,8 +299,6 @@ struct UnavailableFlags {
     trace: Option<String>,
     #[arg(long = "virtual", hide = true)]
     virtual_cluster: Option<String>,
-    #[arg(long, hide = true)]
-    progress: bool,
 }
 
 impl UnavailableFlags {
@@ -312,7 +315,6 @@ impl UnavailableFlags {
             (self.slow.is_some(), "--slow", "leave it out: every node runs at full speed"),
             (self.trace.is_some(), "--trace", "use --stats to see where the time goes"),
             (self.virtual_cluster.is_some(), "--virtual", "use -n to run nodes on this machine"),
-            (self.progress, "--progress", "use --stats to see where the time went"),
         ];
         flags.into_iter().find(|flag| flag.0).map(|flag| (flag.1, flag.2))
     }
@@ -371,6 +373,11 @@ fn check_run(given: RunArguments) -> Result<RunOptions, Failure> {
             "--label and --debug do not go together, as the debugger needs the terminal to itself; leave --label out",
         ));
     }
+    if given.progress && given.debug.is_some() {
+        return Err(Failure::new(
+            "--progress and --debug do not go together, as the debugger needs the terminal to itself; leave --progress out",
+        ));
+    }
     if given.inject.is_some() && given.fabric != "udp" {
         return Err(Failure::new(format!(
             "--inject inflicts faults on datagrams, and there are none with --fabric {}; use --fabric udp, or leave --inject out",
@@ -393,6 +400,7 @@ fn check_run(given: RunArguments) -> Result<RunOptions, Failure> {
         statistics_table,
         statistics_json,
         variables: check_variables(given.variables)?,
+        progress: given.progress,
         label: given.label,
         inject: given.inject.as_deref().map(check_inject).transpose()?,
         low_latency: given

@@ -6,6 +6,7 @@ mod compiler;
 mod demo;
 mod doctor;
 mod failure;
+mod quantities;
 mod run;
 mod statistics_table;
 mod symbols;

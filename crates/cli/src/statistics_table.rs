@@ -4,6 +4,8 @@ use std::fmt::Write;
 
 use hiroba_trace::{Counters, NodeStatistics, RunStatistics, TimeBreakdown};
 
+use crate::quantities::{bytes, seconds, thousands};
+
 /// With more nodes than this, extremes and medians are shown instead of every node.
 const ROWS_MAX: usize = 16;
 /// Width of the column that names the row.
@@ -184,56 +186,6 @@ fn counter_row(text: &mut String, name: &str, counters: &Counters) {
     text.push('\n');
 }
 
-/// Seconds in at most seven characters, to a millisecond where that is worth showing.
-fn seconds(value: f64) -> String {
-    if value >= 1e6 {
-        return scaled(value, 1000.0, &["", "k", "M", "G", "T"]);
-    }
-    let decimals = match value.abs() {
-        small if small < 100.0 => 3,
-        middle if middle < 10_000.0 => 1,
-        _ => 0,
-    };
-    format!("{value:.decimals$}")
-}
-
-/// A count in at most six characters: 9999, 12.3k, 4.56M.
-fn thousands(value: u64) -> String {
-    if value < 10_000 {
-        value.to_string()
-    } else {
-        scaled(value as f64, 1000.0, &["", "k", "M", "G", "T", "P", "E"])
-    }
-}
-
-/// Bytes in at most eight characters: 512 B, 1.5 KiB, 23.4 MiB.
-fn bytes(value: u64) -> String {
-    if value < 1024 {
-        return format!("{value} B");
-    }
-    let units = [" B", " KiB", " MiB", " GiB", " TiB", " PiB", " EiB"];
-    scaled(value as f64, 1024.0, &units)
-}
-
-/// Three significant digits and a unit.
-fn scaled(mut value: f64, step: f64, units: &[&str]) -> String {
-    let mut unit = 0;
-    // What would be shown as 1000 belongs to the next unit.
-    while value >= 999.5 && unit + 1 < units.len() {
-        value /= step;
-        unit += 1;
-    }
-    let decimals = match value {
-        small if small < 9.995 => 2,
-        middle if middle < 99.95 => 1,
-        _ => 0,
-    };
-    let digits = format!("{value:.decimals$}");
-    let digits =
-        if digits.contains('.') { digits.trim_end_matches('0').trim_end_matches('.') } else { &digits };
-    format!("{digits}{}", units[unit])
-}
-
 #[cfg(test)]
 mod tests {
     use hiroba_base::NodeId;
@@ -300,17 +252,5 @@ mod tests {
         let text = render(&account);
         assert!(text.contains("prog on 2 nodes of 4 threads (hlrc"), "{text}");
         assert!(text.contains("0    0.250  0.750  75%"), "classes sum to threads times wall\n{text}");
-    }
-
-    #[test]
-    fn numbers_are_short() {
-        assert_eq!(thousands(9999), "9999");
-        assert_eq!(thousands(12_345), "12.3k");
-        assert_eq!(thousands(999_999), "1M");
-        assert_eq!(bytes(4096), "4 KiB");
-        assert_eq!(bytes(1000), "1000 B");
-        assert_eq!(bytes(1_048_575), "1 MiB");
-        assert_eq!(seconds(1.23456), "1.235");
-        assert_eq!(seconds(123.456), "123.5");
     }
 }

@@ -67,8 +67,6 @@ fn what_the_contract_names_and_this_version_lacks() {
         "run --slow 1=2 true",
         "run --trace dir true",
         "run --virtual a.toml true",
-        "run --progress true",
-        "bench ports",
         "check dir",
         "analyze dir --html a",
         "calibrate -o a",

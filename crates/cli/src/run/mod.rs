@@ -12,6 +12,7 @@ mod local;
 mod output;
 mod preload;
 pub mod processors;
+pub mod progress;
 mod races;
 mod remote;
 mod resolve;

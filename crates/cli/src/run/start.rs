@@ -102,6 +102,7 @@ pub fn start(plan: &Plan, front: Front) -> Result<Started, Stop> {
         debugging: plan.debugger.is_some(),
         dead_after,
         label: options.label,
+        progress: options.progress,
     };
     let (supervisor, gate) = Supervisor::new(front, arrivals, (share.first_here, spawned), hosts, watched)?;
     Ok(Started { supervisor, gate, nodes: options.nodes, wakefulness })
