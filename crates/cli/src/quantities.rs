@@ -13,6 +13,17 @@ pub fn seconds(value: f64) -> String {
     format!("{value:.decimals$}")
 }
 
+/// A time in at most eight characters: 1.23 µs, 45.6 ms, 7 s, 2.5 h.
+pub fn duration(value_s: f64) -> String {
+    match value_s {
+        nothing if nothing <= 0.0 => "0 s".to_owned(),
+        short if short < 999.5e-6 => scaled(short * 1e6, f64::INFINITY, &[" µs"]),
+        middle if middle < 999.5e-3 => scaled(middle * 1e3, f64::INFINITY, &[" ms"]),
+        long if long < 9999.5 => scaled(long, f64::INFINITY, &[" s"]),
+        _ => scaled(value_s / 3600.0, 1000.0, &[" h", " kh", " Mh", " Gh"]),
+    }
+}
+
 /// A count in at most six characters: 9999, 12.3k, 4.56M.
 pub fn thousands(value: u64) -> String {
     if value < 10_000 {
@@ -62,6 +73,12 @@ mod tests {
         assert_eq!(bytes(4096), "4 KiB");
         assert_eq!(bytes(1000), "1000 B");
         assert_eq!(bytes(1_048_575), "1 MiB");
+        assert_eq!(duration(12.34e-6), "12.3 µs");
+        assert_eq!(duration(0.9996), "1 s");
+        assert_eq!(duration(0.674), "674 ms");
+        assert_eq!(duration(1234.5), "1234 s");
+        assert_eq!(duration(36_000.0), "10 h");
+        assert_eq!(duration(0.0), "0 s");
         assert_eq!(seconds(1.23456), "1.235");
         assert_eq!(seconds(123.456), "123.5");
     }

@@ -67,6 +67,7 @@ fn what_the_contract_names_and_this_version_lacks() {
         "run --slow 1=2 true",
         "run --trace dir true",
         "run --virtual a.toml true",
+        "bench ports",
         "check dir",
         "analyze dir --html a",
         "calibrate -o a",

@@ -32,6 +32,12 @@ pub fn give_way(write: impl FnOnce()) {
     }
 }
 
+/// How wide the terminal is that standard error is, if it is one and says so.
+pub fn terminal_columns() -> Option<usize> {
+    let size = rustix::termios::tcgetwinsize(rustix::stdio::stderr()).ok()?;
+    Some(usize::from(size.ws_col)).filter(|columns| *columns > 0)
+}
+
 /// How many nodes there are.
 #[derive(Clone, Copy, Debug)]
 pub struct NodeCounts {
@@ -103,8 +109,7 @@ impl Progress {
         if elapsed < SILENT_FOR || writable != Ok(1) {
             return;
         }
-        let columns = rustix::termios::tcgetwinsize(stderr).map_or(0, |size| usize::from(size.ws_col));
-        let columns = if columns == 0 { COLUMNS } else { columns };
+        let columns = terminal_columns().unwrap_or(COLUMNS);
         let text = line(elapsed, nodes, &Rates::between(&self.nodes), columns);
         let mut drawn = DRAWN.lock().unwrap_or_else(PoisonError::into_inner);
         drawn.get_or_insert_with(new_line).set_message(text);
