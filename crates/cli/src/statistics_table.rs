@@ -144,8 +144,11 @@ enum Unit {
     Seconds,
 }
 
+/// One of the things that are counted.
+type CountOf = fn(&Counters) -> u64;
+
 /// What was counted, in groups.
-const COUNTERS: [&[(&str, Unit, fn(&Counters) -> u64)]; 3] = [
+const COUNTERS: [&[(&str, Unit, CountOf)]; 3] = [
     &[
         ("read faults", Unit::Count, |c| c.read_faults),
         ("write faults", Unit::Count, |c| c.write_faults),
@@ -170,8 +173,11 @@ const COUNTERS: [&[(&str, Unit, fn(&Counters) -> u64)]; 3] = [
     ],
 ];
 
+/// One of the classes of time.
+type TimeOf = fn(&TimeBreakdown) -> f64;
+
 /// The mean time of one: its class, and how many there were.
-const MEANS: [(&str, fn(&TimeBreakdown) -> f64, fn(&Counters) -> u64); 4] = [
+const MEANS: [(&str, TimeOf, CountOf); 4] = [
     ("per read fault", |t| t.read_fault, |c| c.read_faults),
     ("per write fault", |t| t.write_fault, |c| c.write_faults),
     ("per barrier", |t| t.barrier, |c| c.barriers),
