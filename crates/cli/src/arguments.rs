@@ -88,6 +88,8 @@ pub struct RunOptions {
     pub trace: Option<PathBuf>,
     /// Variables to set in the nodes' environment.
     pub variables: Vec<(OsString, OsString)>,
+    /// Whether to show live rates on the terminal.
+    pub progress: bool,
     /// Whether to put the node in front of each line of output.
     pub label: bool,
     /// Faults to inflict on the fabric.
@@ -286,6 +288,9 @@ struct RunArguments {
     /// Record faults, messages and synchronisation of every node in DIR, which must be new or empty
     #[arg(long, value_name = "DIR")]
     trace: Option<PathBuf>,
+    /// Show on the terminal, once a job has run for a second, what it is doing: a line on standard error that is gone at the end
+    #[arg(long)]
+    progress: bool,
     /// Put the number of the node in front of each line that the program writes
     #[arg(long)]
     label: bool,
@@ -358,8 +363,6 @@ struct UnavailableFlags {
     slow: Option<String>,
     #[arg(long = "virtual", hide = true)]
     virtual_cluster: Option<String>,
-    #[arg(long, hide = true)]
-    progress: bool,
 }
 
 impl UnavailableFlags {
@@ -375,7 +378,6 @@ impl UnavailableFlags {
             (self.replacement.is_some(), "--replacement", "leave it out: no page is replaced"),
             (self.slow.is_some(), "--slow", "leave it out: every node runs at full speed"),
             (self.virtual_cluster.is_some(), "--virtual", "use -n to run nodes on this machine"),
-            (self.progress, "--progress", "use --stats to see where the time went"),
         ];
         flags.into_iter().find(|flag| flag.0).map(|flag| (flag.1, flag.2))
     }
@@ -436,6 +438,11 @@ fn check_run(given: RunArguments) -> Result<RunOptions, Failure> {
             "--label and --debug do not go together, as the debugger needs the terminal to itself; leave --label out",
         ));
     }
+    if given.progress && given.debug.is_some() {
+        return Err(Failure::new(
+            "--progress and --debug do not go together, as the debugger needs the terminal to itself; leave --progress out",
+        ));
+    }
     if given.inject.is_some() && given.fabric != "udp" {
         return Err(Failure::new(format!(
             "--inject inflicts faults on datagrams, and there are none with --fabric {}; use --fabric udp, or leave --inject out",
@@ -469,6 +476,7 @@ fn check_run(given: RunArguments) -> Result<RunOptions, Failure> {
         statistics_json,
         trace: given.trace,
         variables: check_variables(given.variables)?,
+        progress: given.progress,
         label: given.label,
         inject: given.inject.as_deref().map(check_inject).transpose()?,
         low_latency: given

@@ -2,6 +2,8 @@
 
 use std::io::Write;
 
+use crate::run::progress;
+
 /// A fault of Hiroba's or of its arguments (contract, "Exit status").
 pub const STATUS_HIROBA: u8 = 125;
 /// The program cannot be executed.
@@ -41,7 +43,7 @@ impl Failure {
 /// standard error must not keep a job from being ended, so write errors are ignored.
 pub fn say(sentence: &str) {
     let line = format!("hiroba: {}\n", sentence.replace('\n', "\\n"));
-    let _ = std::io::stderr().write_all(line.as_bytes());
+    progress::give_way(|| drop(std::io::stderr().write_all(line.as_bytes())));
 }
 
 /// Writes a sentence and what belongs to it, indented, in one piece: lines of nodes do not get between.
@@ -52,7 +54,7 @@ pub fn say_with_details(sentence: &str, details: &[String]) {
         text.push_str(&detail.replace('\n', "\\n"));
         text.push('\n');
     }
-    let _ = std::io::stderr().write_all(text.as_bytes());
+    progress::give_way(|| drop(std::io::stderr().write_all(text.as_bytes())));
 }
 
 /// The system's words for an error without Rust's "(os error N)".

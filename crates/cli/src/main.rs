@@ -8,6 +8,7 @@ mod demo;
 mod doctor;
 mod failure;
 mod litmus;
+mod quantities;
 mod run;
 mod statistics_table;
 mod symbols;

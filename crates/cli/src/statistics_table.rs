@@ -1,21 +1,49 @@
-//! `--stats`: the account of a run as a table for people, 100 columns wide at most.
+//! `--stats`: the account of a run for people.
+//!
+//! A column for each node, as many as the terminal is wide, and one for all of them; of more nodes the extremes and the median, the
+//! node that waited least for the others, and, up to [`ROWS_MAX`], a short line each. Rows in which nothing happened are left out.
 
 use std::fmt::Write;
 
 use hiroba_trace::{Counters, NodeStatistics, RunStatistics, TimeBreakdown};
 
-/// With more nodes than this, extremes and medians are shown instead of every node.
-const ROWS_MAX: usize = 16;
-/// Width of the column that names the row.
-const NAME_WIDTH: usize = 6;
-/// Width of a class of time: seconds and share.
-const TIME_WIDTH: usize = 12;
-/// Width of the wall time's column.
-const WALL_WIDTH: usize = 9;
+use crate::quantities::{bytes, duration, seconds, thousands};
 
-/// The table, with a newline behind each line.
-pub fn render(account: &RunStatistics) -> String {
-    let mut text = String::new();
+/// Columns where standard error is no terminal.
+pub const COLUMNS: usize = 100;
+/// With more nodes than this, not every node is shown.
+const ROWS_MAX: usize = 16;
+/// Width of the names of rows.
+const NAME_WIDTH: usize = 15;
+/// Width of a column: a quantity, and for times their share.
+const CELL_WIDTH: usize = 16;
+/// The part of a column that belongs to the share.
+const SHARE_WIDTH: usize = 6;
+
+/// The tables, with a newline behind each line, in so many columns if they are 80 or more.
+pub fn render(account: &RunStatistics, columns: usize) -> String {
+    let mut text = head(account);
+    let fitting = (columns.saturating_sub(NAME_WIDTH) / CELL_WIDTH).max(4);
+    let all = &account.per_node;
+    let table = Table { account, columns: choose_columns(account, fitting) };
+    table.write(&mut text);
+    let shown = table.columns.iter().filter(|column| matches!(column, Column::Node(_))).count();
+    if shown < all.len() {
+        if let Some(busiest) = waited_least(account) {
+            let node = busiest.node.0;
+            let _ = writeln!(
+                text,
+                "\n* node {node} spent least of its time in barriers and locks: others waited for it"
+            );
+        }
+        if all.len() <= ROWS_MAX {
+            short_table(&mut text, account);
+        }
+    }
+    text
+}
+
+fn head(account: &RunStatistics) -> String {
     let nodes = account.nodes;
     let plural = if nodes == 1 { "" } else { "s" };
     // Their classes of time sum to threads × wall time.
@@ -23,215 +51,248 @@ pub fn render(account: &RunStatistics) -> String {
         1 => String::new(),
         threads => format!(" of {threads} threads"),
     };
-    let _ = writeln!(
-        text,
-        "hiroba: {} on {nodes} node{plural}{threads} ({} over {}, pages of {}): {} s",
+    let mut text = format!(
+        "hiroba: {} on {nodes} node{plural}{threads} ({} over {}, pages of {}): {}\n",
         account.program,
         account.protocol,
         account.fabric,
         bytes(u64::from(account.page_bytes)),
-        seconds(account.wall_s),
+        duration(account.wall_s),
     );
-    if account.per_node.len() < usize::from(nodes) {
-        let _ =
-            writeln!(text, "{} of {nodes} nodes left the job and are accounted for", account.per_node.len());
+    let left = account.per_node.len();
+    if left < usize::from(nodes) {
+        let _ = writeln!(text, "{left} of {nodes} nodes left the job and are accounted for");
     }
-    time_table(&mut text, account);
-    counter_table(&mut text, account);
+    text.push('\n');
     text
 }
 
-/// Picks one of the nodes' values.
+/// Picks one of the nodes' values, or makes one of them.
 type Choose = fn(&mut [f64]) -> f64;
 
-/// A row of a table: its name and the node it shows, or a choice over all nodes, column by column.
-enum Row<'a> {
+/// What a column shows.
+enum Column<'a> {
     Node(&'a NodeStatistics),
+    /// The node for which the others waited.
+    Busiest(&'a NodeStatistics),
+    /// A choice over all nodes, row by row.
     Choice(&'static str, Choose),
+    /// The sum over all nodes.
+    All,
 }
 
-fn rows(account: &RunStatistics) -> Vec<Row<'_>> {
+fn choose_columns(account: &RunStatistics, fitting: usize) -> Vec<Column<'_>> {
     let all = &account.per_node;
-    if all.len() <= ROWS_MAX {
-        return all.iter().map(Row::Node).collect();
+    if all.len() == 1 {
+        return vec![Column::Node(&all[0])];
     }
-    let choices: [(&str, Choose); 3] = [
-        ("min", |values| values.iter().copied().fold(f64::INFINITY, f64::min)),
-        ("median", |values| {
-            values.sort_by(f64::total_cmp);
-            values[values.len() / 2]
-        }),
-        ("max", |values| values.iter().copied().fold(f64::NEG_INFINITY, f64::max)),
-    ];
-    let ends = [&all[0], &all[all.len() - 1]];
-    let choices = choices.into_iter().map(|(name, choose)| Row::Choice(name, choose));
-    ends.into_iter().map(Row::Node).chain(choices).collect()
+    if all.len() < fitting {
+        return all.iter().map(Column::Node).chain([Column::All]).collect();
+    }
+    let middle = Column::Choice("median", |values| {
+        values.sort_by(f64::total_cmp);
+        values[values.len() / 2]
+    });
+    let largest = Column::Choice("max", |values| values.iter().copied().fold(f64::NEG_INFINITY, f64::max));
+    let smallest = Column::Choice("min", |values| values.iter().copied().fold(f64::INFINITY, f64::min));
+    let busiest = waited_least(account).map(Column::Busiest);
+    // Choices need no room for shares: three of them take that of two nodes.
+    [smallest, middle, largest].into_iter().chain(busiest).chain([Column::All]).collect()
 }
 
-fn column(account: &RunStatistics, value: impl Fn(&NodeStatistics) -> f64) -> Vec<f64> {
-    account.per_node.iter().map(value).collect()
+/// The node that waited least for others.
+fn waited_least(account: &RunStatistics) -> Option<&NodeStatistics> {
+    let waited = |node: &NodeStatistics| (node.time_s.barrier + node.time_s.lock) / node.time_s.sum();
+    account.per_node.iter().min_by(|one, other| waited(one).total_cmp(&waited(other)))
 }
 
-fn time_table(text: &mut String, account: &RunStatistics) {
-    let _ = write!(text, "\n{:>NAME_WIDTH$}{:>WALL_WIDTH$}", "node", "wall s");
-    for (name, _) in TimeBreakdown::default().classes() {
-        let _ = write!(text, "{:>TIME_WIDTH$}", name.replace('_', " "));
-    }
-    text.push('\n');
-    for row in rows(account) {
-        match row {
-            Row::Node(node) => time_row(text, &node.node.to_string(), &seconds(node.wall_s), &node.time_s),
-            Row::Choice(name, choose) => {
-                let wall = choose(&mut column(account, |node| node.wall_s));
-                let _ = write!(text, "{name:>NAME_WIDTH$}{:>WALL_WIDTH$}", seconds(wall));
-                for class in 0..TimeBreakdown::default().classes().len() {
-                    let value = choose(&mut column(account, |node| node.time_s.classes()[class].1));
-                    // Chosen column by column, the values of such a row are no parts of one whole.
-                    let _ = write!(text, "{:>1$}", seconds(value) + "     ", TIME_WIDTH);
-                }
-                text.truncate(text.trim_end().len());
-                text.push('\n');
-            }
+impl Column<'_> {
+    fn head(&self) -> String {
+        match self {
+            Column::Node(node) => format!("node {}", node.node.0),
+            Column::Busiest(node) => format!("node {} *", node.node.0),
+            Column::Choice(name, _) => (*name).to_owned(),
+            Column::All => "all".to_owned(),
         }
     }
-    if account.per_node.len() > 1 {
-        time_row(text, "all", "", &account.total.time_s);
+
+    fn width(&self) -> usize {
+        match self {
+            Column::Choice(..) => CELL_WIDTH - SHARE_WIDTH,
+            _ => CELL_WIDTH,
+        }
+    }
+
+    /// Whether values of this column are parts of one whole.
+    fn has_shares(&self) -> bool {
+        !matches!(self, Column::Choice(..))
     }
 }
 
-fn time_row(text: &mut String, name: &str, wall: &str, time: &TimeBreakdown) {
-    let _ = write!(text, "{name:>NAME_WIDTH$}{wall:>WALL_WIDTH$}");
-    let sum = time.sum();
-    for (_, value) in time.classes() {
-        let share = if sum > 0.0 { 100.0 * value / sum } else { 0.0 };
-        let _ = write!(text, "{:>1$}", format!("{} {share:3.0}%", seconds(value)), TIME_WIDTH);
-    }
-    text.push('\n');
+/// A row's value of one account: time and counters.
+type Value<'a> = &'a dyn Fn(&TimeBreakdown, &Counters) -> f64;
+
+/// The names that people see of the classes of time, in [`TimeBreakdown::classes`]' order.
+const CLASS_NAMES: [&str; 7] =
+    ["computing", "read faults", "write faults", "barriers", "locks", "serving others", "other"];
+
+/// How a row's values are shown.
+#[derive(Clone, Copy)]
+enum Unit {
+    Count,
+    Bytes,
+    Seconds,
 }
 
-struct CounterColumn {
-    heads: [&'static str; 2],
-    value: fn(&Counters) -> u64,
-    is_bytes: bool,
-}
+/// One of the things that are counted.
+type CountOf = fn(&Counters) -> u64;
 
-const fn count(heads: [&'static str; 2], value: fn(&Counters) -> u64) -> CounterColumn {
-    CounterColumn { heads, value, is_bytes: false }
-}
-
-const fn size(heads: [&'static str; 2], value: fn(&Counters) -> u64) -> CounterColumn {
-    CounterColumn { heads, value, is_bytes: true }
-}
-
-const COUNTER_COLUMNS: [CounterColumn; 12] = [
-    count(["read", "faults"], |c| c.read_faults),
-    count(["write", "faults"], |c| c.write_faults),
-    count(["pages", "fetched"], |c| c.pages_fetched),
-    count(["invali-", "dations"], |c| c.invalidations),
-    count(["diffs", "made"], |c| c.diffs_made),
-    size(["diff", "bytes"], |c| c.diff_bytes),
-    count(["barri-", "ers"], |c| c.barriers),
-    count(["", "locks"], |c| c.lock_acquires),
-    count(["mes-", "sages"], |c| c.messages_sent),
-    size(["bytes", "sent"], |c| c.bytes_sent),
-    count(["sent", "again"], |c| c.retransmits),
-    size(["memory", "(most)"], |c| c.resident_bytes_max),
+/// What was counted, in groups.
+const COUNTERS: [&[(&str, Unit, CountOf)]; 3] = [
+    &[
+        ("read faults", Unit::Count, |c| c.read_faults),
+        ("write faults", Unit::Count, |c| c.write_faults),
+        ("pages fetched", Unit::Count, |c| c.pages_fetched),
+        ("fetched ahead", Unit::Count, |c| c.pages_prefetched),
+        ("invalidated", Unit::Count, |c| c.invalidations),
+        ("twins made", Unit::Count, |c| c.twins_made),
+        ("diffs made", Unit::Count, |c| c.diffs_made),
+        ("diff bytes", Unit::Bytes, |c| c.diff_bytes),
+        ("diffs applied", Unit::Count, |c| c.updates_applied),
+        ("homes moved", Unit::Count, |c| c.home_migrations),
+        ("evictions", Unit::Count, |c| c.evictions),
+        ("swapped", Unit::Bytes, |c| c.swap_bytes),
+    ],
+    &[("barriers", Unit::Count, |c| c.barriers), ("locks taken", Unit::Count, |c| c.lock_acquires)],
+    &[
+        ("messages sent", Unit::Count, |c| c.messages_sent),
+        ("bytes sent", Unit::Bytes, |c| c.bytes_sent),
+        ("sent again", Unit::Count, |c| c.retransmits),
+        ("rejected", Unit::Count, |c| c.datagrams_rejected),
+        ("memory at most", Unit::Bytes, |c| c.resident_bytes_max),
+    ],
 ];
 
-impl CounterColumn {
-    fn width(&self) -> usize {
-        if self.is_bytes { 9 } else { 7 + usize::from(self.heads[1].len() > 6) }
-    }
+/// One of the classes of time.
+type TimeOf = fn(&TimeBreakdown) -> f64;
 
-    fn cell(&self, value: u64) -> String {
-        let cell = if self.is_bytes { bytes(value) } else { thousands(value) };
-        format!("{cell:>0$}", self.width())
-    }
+/// The mean time of one: its class, and how many there were.
+const MEANS: [(&str, TimeOf, CountOf); 4] = [
+    ("per read fault", |t| t.read_fault, |c| c.read_faults),
+    ("per write fault", |t| t.write_fault, |c| c.write_faults),
+    ("per barrier", |t| t.barrier, |c| c.barriers),
+    ("per lock", |t| t.lock, |c| c.lock_acquires),
+];
+
+struct Table<'a> {
+    account: &'a RunStatistics,
+    columns: Vec<Column<'a>>,
 }
 
-fn counter_table(text: &mut String, account: &RunStatistics) {
-    text.push('\n');
-    for (line, name) in [(0, ""), (1, "node")] {
-        let _ = write!(text, "{name:>NAME_WIDTH$}");
-        for column in &COUNTER_COLUMNS {
-            let _ = write!(text, "{:>1$}", column.heads[line], column.width());
+impl Table<'_> {
+    fn write(&self, text: &mut String) {
+        self.row(text, "", |column| column.head());
+        let wall_s = |column: &Column<'_>| match column {
+            Column::Node(node) | Column::Busiest(node) => duration(node.wall_s),
+            Column::Choice(_, choose) => {
+                let mut values: Vec<f64> = self.account.per_node.iter().map(|node| node.wall_s).collect();
+                duration(choose(&mut values))
+            }
+            Column::All => String::new(),
+        };
+        self.row(text, "wall time", wall_s);
+        for (class, name) in CLASS_NAMES.into_iter().enumerate() {
+            self.values(text, name, &|time, _| time.classes()[class].1, Unit::Seconds, true);
         }
-        text.push('\n');
-    }
-    for row in rows(account) {
-        match row {
-            Row::Node(node) => counter_row(text, &node.node.to_string(), &node.counters),
-            Row::Choice(name, choose) => {
-                let _ = write!(text, "{name:>NAME_WIDTH$}");
-                for cells in &COUNTER_COLUMNS {
-                    let mut values = column(account, |node| (cells.value)(&node.counters) as f64);
-                    text.push_str(&cells.cell(choose(&mut values) as u64));
-                }
-                text.push('\n');
+        let before = text.len();
+        for (name, time_of, count_of) in MEANS {
+            let threads = f64::from(self.account.threads_per_node);
+            // All threads of a node wait in its barriers, and each barrier is counted once.
+            let per = if name == "per barrier" { threads } else { 1.0 };
+            let mean =
+                |time: &TimeBreakdown, counters: &Counters| time_of(time) / (count_of(counters) as f64 * per);
+            self.values(text, name, &mean, Unit::Seconds, false);
+        }
+        if text.len() > before {
+            text.insert(before, '\n');
+        }
+        for group in COUNTERS {
+            let before = text.len();
+            for (name, unit, count_of) in group {
+                self.values(text, name, &|_, counters| count_of(counters) as f64, *unit, false);
+            }
+            if text.len() > before {
+                text.insert(before, '\n');
             }
         }
     }
-    if account.per_node.len() > 1 {
-        counter_row(text, "all", &account.total.counters);
+
+    /// A row of values, unless all of them are nothing.
+    fn values(&self, text: &mut String, name: &str, value: Value<'_>, unit: Unit, shares: bool) {
+        let of = |node: &NodeStatistics| value(&node.time_s, &node.counters);
+        let total = &self.account.total;
+        if !self.account.per_node.iter().any(|node| of(node) > 0.0) {
+            return;
+        }
+        self.row(text, name, |column| {
+            let (shown, sum) = match column {
+                Column::Node(node) | Column::Busiest(node) => (of(node), node.time_s.sum()),
+                Column::All => (value(&total.time_s, &total.counters), total.time_s.sum()),
+                Column::Choice(_, choose) => {
+                    let values = self.account.per_node.iter().map(of);
+                    let mut values: Vec<f64> = values.filter(|value| value.is_finite()).collect();
+                    (if values.is_empty() { f64::NAN } else { choose(&mut values) }, f64::NAN)
+                }
+            };
+            let share =
+                if shares && sum > 0.0 { format!("{:4.0} %", 100.0 * shown / sum) } else { String::new() };
+            let share_width = if column.has_shares() { SHARE_WIDTH } else { 0 };
+            format!("{}{share:<share_width$}", in_unit(shown, unit))
+        });
+    }
+
+    fn row(&self, text: &mut String, name: &str, cell: impl Fn(&Column<'_>) -> String) {
+        let _ = write!(text, "{name:<NAME_WIDTH$}");
+        for column in &self.columns {
+            let mut cell = cell(column);
+            // Quantities without a share stand below those with one.
+            if column.has_shares() && !cell.ends_with([' ', '%']) {
+                cell.push_str(&" ".repeat(SHARE_WIDTH));
+            }
+            let _ = write!(text, "{cell:>0$}", column.width());
+        }
+        text.truncate(text.trim_end().len());
+        text.push('\n');
     }
 }
 
-fn counter_row(text: &mut String, name: &str, counters: &Counters) {
-    let _ = write!(text, "{name:>NAME_WIDTH$}");
-    for column in &COUNTER_COLUMNS {
-        text.push_str(&column.cell((column.value)(counters)));
-    }
-    text.push('\n');
-}
-
-/// Seconds in at most seven characters, to a millisecond where that is worth showing.
-fn seconds(value: f64) -> String {
-    if value >= 1e6 {
-        return scaled(value, 1000.0, &["", "k", "M", "G", "T"]);
-    }
-    let decimals = match value.abs() {
-        small if small < 100.0 => 3,
-        middle if middle < 10_000.0 => 1,
-        _ => 0,
-    };
-    format!("{value:.decimals$}")
-}
-
-/// A count in at most six characters: 9999, 12.3k, 4.56M.
-fn thousands(value: u64) -> String {
-    if value < 10_000 {
-        value.to_string()
-    } else {
-        scaled(value as f64, 1000.0, &["", "k", "M", "G", "T", "P", "E"])
+fn in_unit(value: f64, unit: Unit) -> String {
+    match unit {
+        _ if !value.is_finite() => "-".to_owned(),
+        Unit::Count => thousands(value as u64),
+        Unit::Bytes => bytes(value as u64),
+        Unit::Seconds => duration(value),
     }
 }
 
-/// Bytes in at most eight characters: 512 B, 1.5 KiB, 23.4 MiB.
-fn bytes(value: u64) -> String {
-    if value < 1024 {
-        return format!("{value} B");
+/// A line for each node: where its time went, and a little of what it did.
+fn short_table(text: &mut String, account: &RunStatistics) {
+    const HEADS: [&str; 7] = ["comp.", "read", "write", "barr.", "locks", "serve", "other"];
+    let _ = write!(text, "\nnode   wall s  % in");
+    for head in HEADS {
+        let _ = write!(text, "{head:>SHARE_WIDTH$}");
     }
-    let units = [" B", " KiB", " MiB", " GiB", " TiB", " PiB", " EiB"];
-    scaled(value as f64, 1024.0, &units)
-}
-
-/// Three significant digits and a unit.
-fn scaled(mut value: f64, step: f64, units: &[&str]) -> String {
-    let mut unit = 0;
-    // What would be shown as 1000 belongs to the next unit.
-    while value >= 999.5 && unit + 1 < units.len() {
-        value /= step;
-        unit += 1;
+    let _ = writeln!(text, "{:>8}{:>9}", "faults", "sent");
+    for node in &account.per_node {
+        let (sum, counters) = (node.time_s.sum(), &node.counters);
+        let _ = write!(text, "{:>4}{:>9}      ", node.node.0, seconds(node.wall_s));
+        for (_, value) in node.time_s.classes() {
+            let share = if sum > 0.0 { 100.0 * value / sum } else { 0.0 };
+            let _ = write!(text, "{share:>SHARE_WIDTH$.0}");
+        }
+        let faults = thousands(counters.read_faults + counters.write_faults);
+        let _ = writeln!(text, "{faults:>8}{:>9}", bytes(counters.bytes_sent));
     }
-    let decimals = match value {
-        small if small < 9.995 => 2,
-        middle if middle < 99.95 => 1,
-        _ => 0,
-    };
-    let digits = format!("{value:.decimals$}");
-    let digits =
-        if digits.contains('.') { digits.trim_end_matches('0').trim_end_matches('.') } else { &digits };
-    format!("{digits}{}", units[unit])
 }
 
 #[cfg(test)]
@@ -268,26 +329,50 @@ mod tests {
         .with_totals()
     }
 
+    /// Whether the table has such a line, whatever blanks are between its words.
+    fn has_line(text: &str, line: &str) -> bool {
+        let words = |line: &str| line.split_whitespace().map(str::to_owned).collect::<Vec<_>>();
+        text.lines().any(|shown| words(shown) == words(line))
+    }
+
     #[test]
     fn every_table_fits_and_its_columns_stay_apart() {
-        for (nodes, large) in [(1, false), (4, false), (4, true), (1000, false), (4096, true)] {
-            let text = render(&account(nodes, large));
-            let tables: Vec<Vec<usize>> = text
-                .split("\n\n")
-                .skip(1)
-                .map(|table| table.lines().map(|line| line.chars().count()).collect())
-                .collect();
-            assert_eq!(tables.len(), 2, "{text}");
-            assert!(tables.iter().flatten().all(|columns| *columns <= 100), "{text}");
-            assert!(text.lines().count() < 50, "{text}");
+        for (nodes, large) in
+            [(1, false), (2, true), (3, false), (4, true), (16, true), (1000, false), (4096, true)]
+        {
+            for columns in [0, 80, 100, 120, 300] {
+                let text = render(&account(nodes, large), columns);
+                let table = text.split_once("\n\n").expect("the head stands by itself").1;
+                for line in table.lines() {
+                    assert!(line.chars().count() < columns.max(80), "{columns} columns\n{text}");
+                    let cells = line.get(NAME_WIDTH..).unwrap_or_default();
+                    assert!(
+                        line.len() <= NAME_WIDTH
+                            || cells.starts_with(' ')
+                            || line.starts_with(['*', 'n'])
+                            || line.starts_with("  "),
+                        "{text}"
+                    );
+                }
+                assert!(text.lines().count() < 50, "{text}");
+            }
         }
     }
 
     #[test]
     fn shares_are_of_the_nodes_time() {
-        let text = render(&account(2, false));
-        assert!(text.contains("0.750  75%") && text.contains("0.250  25%"), "{text}");
-        assert!(text.contains("1.500  75%"), "the sum over both nodes\n{text}");
+        let text = render(&account(2, false), 80);
+        for line in [
+            "node 0 node 1 all",
+            "computing 750 ms 75 % 750 ms 75 % 1.5 s 75 %",
+            "barriers 250 ms 25 % 250 ms 25 % 500 ms 25 %",
+            "per barrier 25 ms 25 ms 25 ms",
+            "barriers 10 10 20",
+        ] {
+            assert!(has_line(&text, line), "expected {line:?} in\n{text}");
+        }
+        assert!(!text.contains("locks"), "nobody took any\n{text}");
+        assert!(!text.contains("sent again"), "nothing was\n{text}");
     }
 
     #[test]
@@ -297,20 +382,32 @@ mod tests {
         for node in &mut account.per_node {
             node.wall_s = 0.25;
         }
-        let text = render(&account);
+        let text = render(&account, 80);
         assert!(text.contains("prog on 2 nodes of 4 threads (hlrc"), "{text}");
-        assert!(text.contains("0    0.250  0.750  75%"), "classes sum to threads times wall\n{text}");
+        assert!(has_line(&text, "wall time 250 ms 250 ms"), "{text}");
+        assert!(
+            has_line(&text, "computing 750 ms 75 % 750 ms 75 % 1.5 s 75 %"),
+            "classes sum to threads times wall\n{text}"
+        );
+        assert!(has_line(&text, "per barrier 6.25 ms 6.25 ms 6.25 ms"), "each thread waits in it\n{text}");
     }
 
     #[test]
-    fn numbers_are_short() {
-        assert_eq!(thousands(9999), "9999");
-        assert_eq!(thousands(12_345), "12.3k");
-        assert_eq!(thousands(999_999), "1M");
-        assert_eq!(bytes(4096), "4 KiB");
-        assert_eq!(bytes(1000), "1000 B");
-        assert_eq!(bytes(1_048_575), "1 MiB");
-        assert_eq!(seconds(1.23456), "1.235");
-        assert_eq!(seconds(123.456), "123.5");
+    fn many_nodes_are_told_by_their_extremes_and_who_was_waited_for() {
+        let mut account = account(8, false);
+        account.per_node[5].time_s.compute = 0.875;
+        account.per_node[5].time_s.barrier = 0.125;
+        let account = account.with_totals();
+        let text = render(&account, 80);
+        for line in [
+            "min median max node 5 * all",
+            "computing 750 ms 750 ms 875 ms 875 ms 88 % 6.12 s 77 %",
+            "* node 5 spent least of its time in barriers and locks: others waited for it",
+            "5 1.000 88 0 0 12 0 0 0 0 0 B",
+        ] {
+            assert!(has_line(&text, line), "expected {line:?} in\n{text}");
+        }
+        assert!(render(&account, 200).contains("node 7 "), "room for all");
+        assert!(!render(&self::account(17, false), 80).contains("% in"), "too many for a line each");
     }
 }

@@ -277,7 +277,9 @@ fn statistics_are_shown_and_written() {
     let flag = format!("--stats=json:{}", json.display());
     let called = finish(start(&mut job(&["-n", "3", "--stats", &flag], "join,start,leave")));
     assert_eq!(called.status, 0);
-    for part in ["on 3 nodes (hlrc over udp, pages of 4 KiB)", "0.750  75%", "2.250  75%", "1 MiB", "3 MiB"] {
+    for part in
+        ["on 3 nodes (hlrc over udp, pages of 4 KiB)", "750 ms  75 %", "2.25 s  75 %", "1 MiB", "3 MiB"]
+    {
         assert!(called.stderr.contains(part), "expected {part:?}\n{}", called.stderr);
     }
     let account: serde_json::Value = serde_json::from_str(&std::fs::read_to_string(&json).unwrap()).unwrap();

@@ -68,7 +68,6 @@ fn what_the_contract_names_and_this_version_lacks() {
         "run --replacement clock true",
         "run --slow 1=2 true",
         "run --virtual a.toml true",
-        "run --progress true",
         "bench ports",
         "check dir",
         "analyze dir --html a",

@@ -314,6 +314,11 @@ impl Runtime {
                 control.send(&ToLauncher::Pong);
                 false
             }
+            Ok(Some(ToNode::Sample)) => {
+                let statistics_json = serde_json::to_string(&self.statistics()).unwrap_or_default();
+                control.send(&ToLauncher::Sample { statistics_json });
+                false
+            }
             Ok(Some(_)) => false,
             // SAFETY: _exit has no memory operands and does not return.
             Ok(None) | Err(_) => unsafe { libc::_exit(125) },

@@ -145,6 +145,8 @@ pub enum ToNode {
     Close,
     /// Are you there? Sent between `Start` and `Close`.
     Ping,
+    /// How does the account stand? Sent between `Start` and `Close`, where the user wants to watch.
+    Sample,
 }
 
 /// From a node to the launcher.
@@ -178,6 +180,11 @@ pub enum ToLauncher {
     },
     /// The answer to a ping: the node's service thread is at work.
     Pong,
+    /// The answer to a request for a sample: the node's account so far as JSON (`NodeStatistics`).
+    Sample {
+        /// The account.
+        statistics_json: String,
+    },
     /// Another node gives this one no sign of life over the fabric.
     Silent {
         /// The silent one.

@@ -291,7 +291,7 @@ impl LocalNodes {
         match message {
             ToNode::Start => self.answers_expected = true,
             ToNode::Close => self.answers_expected = false,
-            ToNode::Job(_) | ToNode::Ping => {}
+            ToNode::Job(_) | ToNode::Ping | ToNode::Sample => {}
         }
         let bytes = control::encode(message);
         for node in &self.nodes {

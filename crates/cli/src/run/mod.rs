@@ -13,6 +13,7 @@ mod local;
 mod output;
 mod preload;
 pub mod processors;
+pub mod progress;
 mod races;
 mod remote;
 mod resolve;
@@ -135,7 +136,8 @@ fn conclude(options: &RunOptions, nodes: u16, outcome: &Outcome, file: Option<St
                 if outcome.started { "no node left the job in good order" } else { "no job was started" };
             say(&format!("no statistics: {why}"));
         } else {
-            let _ = std::io::stderr().write_all(statistics_table::render(&account).as_bytes());
+            let columns = progress::terminal_columns().unwrap_or(statistics_table::COLUMNS);
+            let _ = std::io::stderr().write_all(statistics_table::render(&account, columns).as_bytes());
         }
     }
     match file.map(|file| file.write(&account)) {

@@ -6,6 +6,8 @@ use std::os::fd::{AsFd, OwnedFd};
 
 use rustix::event::{PollFd, PollFlags, poll};
 
+use super::progress;
+
 /// Output that waits for its reader, in bytes; nodes are not read from while there is more.
 const QUEUE_BYTES_MAX: usize = 1 << 20;
 /// A longer line is broken, in bytes.
@@ -169,6 +171,12 @@ impl Labeller {
 
     /// Writes as much as the readers take without making the launcher wait.
     pub fn write(&mut self) {
+        if Sink::ALL.into_iter().any(|sink| self.has_output(sink)) {
+            progress::give_way(|| self.write_queues());
+        }
+    }
+
+    fn write_queues(&mut self) {
         for sink in Sink::ALL {
             while self.has_output(sink) && sink.is_writable() {
                 let queue = &mut self.queues[sink as usize];

@@ -114,6 +114,7 @@ pub fn start(plan: &Plan, trace: Option<&TraceDirectory>, front: Front) -> Resul
         debugging: plan.debugger.is_some(),
         dead_after,
         label: options.label,
+        progress: options.progress,
     };
     let shares = Elsewhere { hosts, traces };
     let (supervisor, gate) = Supervisor::new(front, arrivals, (share.first_here, spawned), shares, watched)?;

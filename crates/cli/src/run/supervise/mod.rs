@@ -20,6 +20,7 @@ use super::guardian::{self, Front};
 use super::liveness::Looks;
 use super::local::{LocalNodes, NotRun};
 use super::output::{Labeller, Sink};
+use super::progress::Progress;
 use super::races::RaceLog;
 use super::remote::RemoteHost;
 use super::signals::{self, Arrived, SignalDescriptor};
@@ -51,6 +52,8 @@ pub struct Watched {
     pub dead_after: Option<Duration>,
     /// Lines of remote nodes get labels too.
     pub label: bool,
+    /// Live rates are shown on the terminal.
+    pub progress: bool,
 }
 
 /// What concerns other hosts.
@@ -200,6 +203,7 @@ pub struct Supervisor {
     races: RaceLog,
     symbols: Symboliser,
     looks: Looks,
+    progress: Option<Progress>,
     pings: u64,
     remarks: usize,
     joined: usize,
@@ -239,6 +243,7 @@ impl Supervisor {
             races: RaceLog::default(),
             symbols: Symboliser::default(),
             looks: Looks::new(watched.dead_after),
+            progress: watched.progress.then(|| Progress::on_terminal(total)).flatten(),
             pings: 0,
             remarks: 0,
             joined: 0,
@@ -274,6 +279,7 @@ impl Supervisor {
             self.turn()?;
         }
         let wall = start.elapsed();
+        self.progress = None;
         self.dismiss_hosts()?;
         // What nodes left running may hold the pipes of labelled output open.
         guardian::kill_descendants();
@@ -320,6 +326,7 @@ impl Supervisor {
         self.local.look(&mut happenings);
         self.handle_all(happenings);
         self.look_after_hosts();
+        self.show_progress();
         self.do_what_is_due();
         Ok(())
     }
@@ -332,6 +339,7 @@ impl Supervisor {
                 self.end_later.as_ref().map(|later| later.0),
                 self.local.next_look(),
                 self.next_look_after_hosts(),
+                self.progress.as_ref().map(Progress::next),
             ])
             .flatten()
             .min();

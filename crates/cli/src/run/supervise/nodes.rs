@@ -12,6 +12,7 @@ use crate::failure::{STATUS_HIROBA, say, say_with_details};
 use crate::run::liveness::in_words;
 use crate::run::local::Happening;
 use crate::run::output::Sink;
+use crate::run::progress::NodeCounts;
 use crate::run::signals;
 use crate::run::status::{End, all_nodes, name_nodes};
 
@@ -212,6 +213,14 @@ impl Supervisor {
                 self.end_job(&format!("node {number}: {sentence}"), Some(STATUS_HIROBA));
             }
             ToLauncher::Silent { peer } => self.handle_cut(number, peer),
+            ToLauncher::Sample { statistics_json } => {
+                // What a line on the terminal lacks for once is not worth a word.
+                if let (Some(progress), Ok(account)) =
+                    (&mut self.progress, serde_json::from_str(&statistics_json))
+                {
+                    progress.take(number, account);
+                }
+            }
             // Whoever asked has heard it.
             ToLauncher::Pong => {}
         }
@@ -258,6 +267,19 @@ impl Supervisor {
         }
         if let Some(gone) = self.numbers(|node| node.phase == Phase::Launched && node.end.is_some()).first() {
             self.judge(*gone);
+        }
+    }
+
+    /// Asks the nodes how their accounts stand and shows what is known, if it is time.
+    pub(super) fn show_progress(&mut self) {
+        let Some(progress) = &mut self.progress else { return };
+        if !progress.is_due() {
+            return;
+        }
+        let counts = NodeCounts { all: self.nodes.len(), joined: self.joined, alive: self.alive };
+        progress.show(counts);
+        if self.joined == self.nodes.len() && self.alive > 0 {
+            self.tell_all(&ToNode::Sample);
         }
     }
 

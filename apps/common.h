@@ -1,0 +1,319 @@
+/*
+ * What the example programs share: the machine they run on, their command line, their verdict.
+ *
+ * Each program is one source that is compiled in three forms:
+ *
+ *     hiroba cc -O3 -o jacobi jacobi.c -lm               threads of all nodes (with --sequential: none)
+ *     cc -O3 -DSEQUENTIAL -o jacobi jacobi.c -lm         one thread, without Hiroba
+ *     cc -O3 -DOPENMP -fopenmp -o jacobi jacobi.c -lm    threads of one process
+ *
+ * They do the same arithmetic in the same order wherever it decides about a result, so their
+ * checksums are equal, and whatever the three differ in is below.
+ */
+#ifndef HIROBA_APPS_COMMON_H
+#define HIROBA_APPS_COMMON_H
+
+#define _POSIX_C_SOURCE 200809L /* beside C11: clock_gettime, posix_memalign, pread */
+
+#include <errno.h>
+#include <math.h>
+#include <stdarg.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#if defined(OPENMP)
+#include <omp.h>
+#elif !defined(SEQUENTIAL)
+#include <hiroba.h>
+#endif
+
+/* ---- The machine ----------------------------------------------------------------------------- */
+
+static const char *program; /* the name that sentences begin with */
+static bool alone = false;  /* --sequential: nothing below calls Hiroba or OpenMP */
+static int node = 0, nodes = 1;
+
+/* Zeroed memory that all threads share. Collective; NULL and errno when there is none. */
+static inline void *shared_zeroed(size_t bytes)
+{
+#if !defined(SEQUENTIAL) && !defined(OPENMP)
+    if (!alone)
+        return hiroba_alloc(bytes);
+#endif
+    void *memory = NULL; /* aligned like Hiroba's, so that loops run alike */
+    errno = posix_memalign(&memory, 4096, bytes);
+    return errno == 0 ? memset(memory, 0, bytes) : NULL;
+}
+
+/* Waits for all threads inside `on_all_threads`, for all nodes outside. */
+static inline void barrier(void)
+{
+#if defined(OPENMP)
+    if (!alone) {
+#pragma omp barrier
+    }
+#elif !defined(SEQUENTIAL)
+    if (!alone)
+        hiroba_barrier();
+#endif
+}
+
+enum { LOCKS = 8 };
+#if defined(OPENMP)
+static omp_lock_t locks[LOCKS];
+#endif
+
+/* Locks have numbers below LOCKS. */
+static inline void lock(unsigned id)
+{
+#if defined(OPENMP)
+    if (!alone)
+        omp_set_lock(&locks[id]);
+#elif !defined(SEQUENTIAL)
+    if (!alone)
+        hiroba_lock(id);
+#endif
+    (void)id;
+}
+
+static inline void unlock(unsigned id)
+{
+#if defined(OPENMP)
+    if (!alone)
+        omp_unset_lock(&locks[id]);
+#elif !defined(SEQUENTIAL)
+    if (!alone)
+        hiroba_unlock(id);
+#endif
+    (void)id;
+}
+
+/* This thread's number among all of them inside `on_all_threads`, and how many there are. */
+static inline size_t thread_number(void)
+{
+#if defined(OPENMP)
+    return (size_t)omp_get_thread_num();
+#elif !defined(SEQUENTIAL)
+    if (!alone)
+        return (size_t)hiroba_thread();
+#endif
+    return 0;
+}
+
+static inline size_t thread_count(void)
+{
+#if defined(OPENMP)
+    return (size_t)omp_get_num_threads();
+#elif !defined(SEQUENTIAL)
+    if (!alone)
+        return (size_t)hiroba_threads();
+#endif
+    return 1;
+}
+
+/* Calls `work(argument)` on every thread of every node, and returns when all have done it. */
+static inline void on_all_threads(void (*work)(void *), void *argument)
+{
+#if defined(OPENMP)
+    if (!alone) {
+#pragma omp parallel
+        work(argument);
+        return;
+    }
+#elif !defined(SEQUENTIAL)
+    if (!alone) {
+        int error = hiroba_run(work, argument);
+        if (error != 0) {
+            fprintf(stderr, "%s: cannot start the threads: %s\n", program, strerror(-error));
+            exit(1);
+        }
+        return;
+    }
+#endif
+    work(argument);
+}
+
+/* Seconds since some moment; steady. */
+static inline double seconds(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
+}
+
+/* The things first <= i < end of one thread. */
+struct span {
+    size_t first, end;
+};
+
+/* The part of `total` things that the thread `index` of `count` has: none, if there are too few. */
+static inline struct span share_of(size_t total, size_t index, size_t count)
+{
+    /* Not total * index / count, which could overflow. */
+    size_t each = total / count, rest = total % count;
+    size_t first = index * each + (index < rest ? index : rest);
+    return (struct span){first, first + each + (index < rest)};
+}
+
+static inline struct span own_share(size_t total)
+{
+    return share_of(total, thread_number(), thread_count());
+}
+
+/* ---- What went wrong ------------------------------------------------------------------------- */
+
+/* The first thing found wrong, for the user; empty while all is well. By one thread a node. */
+static char complaint[512];
+
+__attribute__((format(printf, 1, 2)))
+static inline bool complain(const char *format, ...)
+{
+    va_list arguments;
+    va_start(arguments, format);
+    if (complaint[0] == '\0')
+        vsnprintf(complaint, sizeof complaint, format, arguments);
+    va_end(arguments);
+    return false;
+}
+
+/*
+ * Whether no node complains. Each node learns what the others found, so that all go on or all
+ * stop, and the first of those that complain says why. Collective, outside `on_all_threads`.
+ */
+static inline bool all_agree(void)
+{
+    unsigned char *unhappy = shared_zeroed((size_t)nodes);
+    if (unhappy == NULL) {
+        fprintf(stderr, "%s: no shared memory: %s\n", program, strerror(errno));
+        return false;
+    }
+    unhappy[node] = complaint[0] != '\0';
+    barrier();
+    int first = 0;
+    while (first < nodes && !unhappy[first])
+        first++;
+    if (first == node)
+        fprintf(stderr, "%s: %s\n", program, complaint);
+    barrier(); /* nobody frees what another still reads */
+    return first == nodes;
+}
+
+/* ---- Beginning and end ----------------------------------------------------------------------- */
+
+/* Joins the job; 0, or the status to leave with. */
+static inline int join(const char *name, int *argc, char ***argv)
+{
+    program = name;
+    for (int i = 1; i < *argc; i++)
+        alone |= strcmp((*argv)[i], "--sequential") == 0;
+#if defined(OPENMP)
+    for (int i = 0; i < LOCKS; i++)
+        omp_init_lock(&locks[i]);
+#elif !defined(SEQUENTIAL)
+    if (!alone) {
+        if (hiroba_init(argc, argv) != 0) {
+            fprintf(stderr, "%s: cannot join the job: %s\n", program, hiroba_error_string());
+            return 1;
+        }
+        node = hiroba_node();
+        nodes = hiroba_nodes();
+    }
+#endif
+    return 0;
+}
+
+static inline int leave(int status)
+{
+#if !defined(SEQUENTIAL) && !defined(OPENMP)
+    if (!alone)
+        hiroba_finalize();
+#endif
+    return status;
+}
+
+/* ---- The command line ------------------------------------------------------------------------ */
+
+/* An option with a value: a count from `least` to `most`, or a word if `word` is not NULL. */
+struct option {
+    const char *name, *what;
+    long least, most, *count;
+    const char **word;
+};
+
+static inline bool parse_count(const char *text, long least, long most, long *value)
+{
+    char *end;
+    errno = 0;
+    *value = strtol(text, &end, 10);
+    return end != text && *end == '\0' && errno == 0 && *value >= least && *value <= most;
+}
+
+static inline bool parse_option(const struct option *o, const char *value)
+{
+    if (value == NULL)
+        return complain("%s needs %s behind it; --help lists the options", o->name, o->what);
+    if (o->word != NULL) {
+        *o->word = value;
+        return *value != '\0' || complain("%s needs %s, not an empty word", o->name, o->what);
+    }
+    return parse_count(value, o->least, o->most, o->count) ||
+           complain("%s takes %s from %ld to %ld, not '%.40s'", o->name, o->what, o->least, o->most,
+                    value);
+}
+
+/* Reads the command line; false and a complaint if it makes no sense. A NULL name ends `options`. */
+static inline bool parse_options(const struct option *options, int argc, char **argv, bool *help)
+{
+    *help = false;
+    for (int i = 1; i < argc; i++) {
+        if (strcmp(argv[i], "--sequential") == 0)
+            continue;
+        if (strcmp(argv[i], "-h") == 0 || strcmp(argv[i], "--help") == 0) {
+            *help = true;
+            continue;
+        }
+        const struct option *o = options;
+        while (o->name != NULL && strcmp(argv[i], o->name) != 0)
+            o++;
+        if (o->name == NULL)
+            return complain("unknown argument '%.40s'; --help lists those there are", argv[i]);
+        if (!parse_option(o, argv[i + 1])) /* argv ends with NULL */
+            return false;
+        i++;
+    }
+    return true;
+}
+
+/* ---- Numbers --------------------------------------------------------------------------------- */
+
+/* Scatters the bits of a number (the last step of splitmix64): equal numbers alone give equal ones. */
+static inline uint64_t scattered(uint64_t z)
+{
+    z += UINT64_C(0x9e3779b97f4a7c15);
+    z = (z ^ (z >> 30)) * UINT64_C(0xbf58476d1ce4e5b9);
+    z = (z ^ (z >> 27)) * UINT64_C(0x94d049bb133111eb);
+    return z ^ (z >> 31);
+}
+
+/*
+ * What the thing at `index` with these bits adds to a checksum. A checksum is the sum over all
+ * things modulo 2^64, in any order: it depends on what stands where and not on who added it.
+ */
+static inline uint64_t fingerprint(size_t index, uint64_t bits)
+{
+    return scattered(scattered((uint64_t)index) ^ bits);
+}
+
+/* The bits of a double. */
+static inline uint64_t bits_of(double value)
+{
+    uint64_t bits;
+    memcpy(&bits, &value, sizeof bits);
+    return bits;
+}
+
+#endif

@@ -1,0 +1,344 @@
+/*
+ * mandelbrot: a square of the Mandelbrot set, its parts handed out one by one under a lock.
+ *
+ *     hiroba cc -O3 -march=native -o mandelbrot mandelbrot.c -lm
+ *     hiroba run -n 4 ./mandelbrot -o mandelbrot.png
+ *
+ * Read `compute` first: it is the whole parallel program. The square is cut into parts of some
+ * rows; some take a hundred times as long as others, so nobody is given his parts beforehand.
+ * Whoever has time takes the next number from a shared counter, under a lock, and writes what it
+ * finds into the shared picture. The size, the place and the number of parts are those of the
+ * second program that the authors of SMS measured: 4096 x 4096 points of 0.3 < x < 0.4,
+ * 0.5 < y < 0.6 in 512 parts.
+ *
+ * What a point is does not depend on who computes it, so the checksum is the same on any number of
+ * nodes, with --sequential, and in the form without Hiroba (see common.h).
+ */
+
+#include "common.h"
+#include "picture.h"
+
+static const double X_FIRST = 0.3, Y_FIRST = 0.5, EDGE = 0.1;
+
+/* The command line's wishes. */
+static long n = 4096, parts = 512, limit = 1000;
+static const char *picture_path = NULL;
+
+static const struct option OPTIONS[] = {
+    {"-n", "a number of points an edge", 1, 32768, &n, NULL},
+    {"-p", "a number of parts", 1, 1000000, &parts, NULL},
+    {"-i", "a number of iterations", 1, 100000000, &limit, NULL},
+    {"-o", "the name of a picture", 0, 0, NULL, &picture_path},
+    {NULL, NULL, 0, 0, NULL, NULL},
+};
+
+static void print_help(void)
+{
+    printf("usage: mandelbrot [-n POINTS] [-p PARTS] [-i ITERATIONS] [-o FILE.png] [--sequential]\n"
+           "\n"
+           "Computes how fast the points 0.3 < x < 0.4, 0.5 < y < 0.6 escape, and checks the result.\n"
+           "\n"
+           "  -n POINTS      so many points an edge [%ld]\n"
+           "  -p PARTS       in so many parts, which are handed out one by one [%ld]\n"
+           "  -i ITERATIONS  points that have not escaped after so many belong to the set [%ld]\n"
+           "  -o FILE.png    write a picture (by node 0)\n"
+           "  --sequential   one thread, without Hiroba\n"
+           "  -h, --help     print this help\n"
+           "\n"
+           "Exit status: 0 the result passed its checks, 1 it did not, 2 bad arguments.\n",
+           n, parts, limit);
+}
+
+/* ---- The set --------------------------------------------------------------------------------- */
+
+/* The value of a point that belongs to the set; of others it is above 0, and 0 is no value. */
+static const float INSIDE = -1.0f;
+
+/* Points are worked on side by side, so that the loop vectorises. */
+enum { LANES = 8 };
+
+/* Escaping is looked at once in so many iterations. */
+enum { STRIDE = 16 };
+
+/* So far out that the fraction of an iteration is smooth to the eye. */
+static const double ESCAPED2 = 65536.0;
+
+static double x_of(size_t column)
+{
+    return X_FIRST + EDGE * ((double)column + 0.5) / (double)n;
+}
+
+static double y_of(size_t row)
+{
+    return Y_FIRST + EDGE * ((double)row + 0.5) / (double)n;
+}
+
+/* How many iterations z -> z^2 + c takes to escape, with a fraction that varies smoothly with c. */
+static float smooth(double count, double norm2)
+{
+    return count >= (double)limit ? INSIDE : (float)(count + 2.0 - log2(0.5 * log2(norm2)));
+}
+
+/* The values of LANES points of a row. */
+static void iterate(const double x[LANES], double y, float value[LANES])
+{
+    double zx[LANES] = {0}, zy[LANES] = {0}, count[LANES] = {0};
+    bool some_stay = true;
+    for (long done = 0; done < limit && some_stay; done += STRIDE) {
+        long end = done + STRIDE < limit ? done + STRIDE : limit;
+        for (long i = done; i < end; i++) {
+            for (size_t lane = 0; lane < LANES; lane++) {
+                double x2 = zx[lane] * zx[lane], y2 = zy[lane] * zy[lane];
+                double next_x = x2 - y2 + x[lane], next_y = 2.0 * zx[lane] * zy[lane] + y;
+                bool stays = x2 + y2 <= ESCAPED2;
+                zx[lane] = stays ? next_x : zx[lane];
+                zy[lane] = stays ? next_y : zy[lane];
+                count[lane] = stays ? count[lane] + 1.0 : count[lane];
+            }
+        }
+        some_stay = false;
+        for (size_t lane = 0; lane < LANES; lane++)
+            some_stay |= zx[lane] * zx[lane] + zy[lane] * zy[lane] <= ESCAPED2;
+    }
+    for (size_t lane = 0; lane < LANES; lane++)
+        value[lane] = smooth(count[lane], zx[lane] * zx[lane] + zy[lane] * zy[lane]);
+}
+
+static void compute_row(size_t row, float *values)
+{
+    for (size_t column = 0; column < (size_t)n; column += LANES) {
+        double x[LANES];
+        float value[LANES];
+        for (size_t lane = 0; lane < LANES; lane++) /* the last ones may lie outside */
+            x[lane] = x_of(column + lane);
+        iterate(x, y_of(row), value);
+        for (size_t lane = 0; lane < LANES && column + lane < (size_t)n; lane++)
+            values[column + lane] = value[lane];
+    }
+}
+
+/* ---- The parallel program -------------------------------------------------------------------- */
+
+enum { QUEUE_LOCK, SUM_LOCK };
+
+/* What the threads share. */
+struct shared {
+    float *values;            /* of the points, row by row */
+    uint32_t *taken;          /* how often each part was handed out */
+    long *next;               /* the part to hand out next */
+    struct sums {
+        uint64_t checksum;
+        uint64_t inside, without; /* points of the set; points that have no value */
+        uint64_t parts_most;    /* that one thread computed */
+    } *sums;
+};
+
+static double elapsed;
+
+static uint64_t compute(const struct shared *s)
+{
+    uint64_t mine = 0;
+    for (;;) {
+        lock(QUEUE_LOCK);
+        long part = (*s->next)++;
+        unlock(QUEUE_LOCK);
+        if (part >= parts)
+            return mine;
+        s->taken[part]++;
+        mine++;
+        struct span rows = share_of((size_t)n, (size_t)part, (size_t)parts);
+        for (size_t row = rows.first; row < rows.end; row++)
+            compute_row(row, s->values + row * (size_t)n);
+    }
+}
+
+/* Adds up this thread's share of the points: other ones than it has computed. */
+static void add_up(const struct shared *s, uint64_t parts_computed)
+{
+    struct span rows = own_share((size_t)n);
+    struct sums own = {0, 0, 0, parts_computed};
+    for (size_t row = rows.first; row < rows.end; row++) {
+        for (size_t column = 0; column < (size_t)n; column++) {
+            size_t point = row * (size_t)n + column;
+            float value = s->values[point];
+            own.checksum += fingerprint(point, bits_of((double)value));
+            own.inside += value == INSIDE;
+            own.without += !(value > 0.0f || value == INSIDE);
+        }
+    }
+    lock(SUM_LOCK);
+    s->sums->checksum += own.checksum;
+    s->sums->inside += own.inside;
+    s->sums->without += own.without;
+    s->sums->parts_most = own.parts_most > s->sums->parts_most ? own.parts_most : s->sums->parts_most;
+    unlock(SUM_LOCK);
+}
+
+static void work(void *argument)
+{
+    const struct shared *s = argument;
+    barrier();
+    double start = seconds();
+    uint64_t mine = compute(s);
+    barrier();
+    if (thread_number() == 0)
+        elapsed = seconds() - start;
+    add_up(s, mine);
+}
+
+/* ---- Verdict --------------------------------------------------------------------------------- */
+
+enum { ROWS = 16, POINTS = 4096 };
+
+/* Holds rows against what this thread computes itself; `own` is room for one. */
+static bool check_rows(const struct shared *s, float *own)
+{
+    size_t samples = (size_t)n < ROWS ? (size_t)n : ROWS;
+    for (size_t sample = 0; sample < samples; sample++) {
+        size_t row = sample * (size_t)(n - 1) / (samples > 1 ? samples - 1 : 1);
+        compute_row(row, own);
+        for (size_t column = 0; column < (size_t)n; column++)
+            if (own[column] != s->values[row * (size_t)n + column])
+                return complain("the point in row %zu, column %zu is %.9g and should be %.9g", row,
+                                column, (double)s->values[row * (size_t)n + column],
+                                (double)own[column]);
+    }
+    return true;
+}
+
+/* A point's value as textbooks compute it, with more digits. */
+static float plainly(double x, double y)
+{
+    long double zx = 0.0L, zy = 0.0L;
+    long count = 0;
+    for (; count < limit && zx * zx + zy * zy <= (long double)ESCAPED2; count++) {
+        long double next = zx * zx - zy * zy + (long double)x;
+        zy = 2.0L * zx * zy + (long double)y;
+        zx = next;
+    }
+    return smooth((double)count, (double)(zx * zx + zy * zy));
+}
+
+/*
+ * Holds points here and there against the textbook. Rounding grows from step to step: of points
+ * that stay longer than this many, only that they do is compared.
+ */
+static bool check_points(const struct shared *s)
+{
+    const float long_stay = 100.0f;
+    for (uint64_t sample = 0; sample < POINTS; sample++) {
+        size_t row = scattered(2 * sample) % (uint64_t)n;
+        size_t column = scattered(2 * sample + 1) % (uint64_t)n;
+        float is = s->values[row * (size_t)n + column], should = plainly(x_of(column), y_of(row));
+        bool stays = is == INSIDE || is > long_stay;
+        bool should_stay = should == INSIDE || should > long_stay;
+        if (!(stays && should_stay) && !(fabsf(is - should) < 0.01f))
+            return complain("the point in row %zu, column %zu is %.9g and should be %.9g", row,
+                            column, (double)is, (double)should);
+    }
+    return true;
+}
+
+static bool check(const struct shared *s)
+{
+    for (long part = 0; part < parts; part++)
+        if (s->taken[part] != 1)
+            return complain("part %ld was handed out %u times, not once", part,
+                            (unsigned)s->taken[part]);
+    if (s->sums->without != 0)
+        return complain("%llu points were not computed", (unsigned long long)s->sums->without);
+    float *own = malloc((size_t)n * sizeof *own);
+    bool good = own != NULL ? check_rows(s, own) : complain("no memory for a row of %ld points", n);
+    free(own);
+    return good && check_points(s);
+}
+
+/* ---- Colours --------------------------------------------------------------------------------- */
+
+/* From far outside to close by, in sRGB; the set itself is nearly black. */
+static const double PALETTE[][3] = {
+    {0.02, 0.04, 0.13}, {0.07, 0.16, 0.42}, {0.15, 0.45, 0.72}, {0.66, 0.88, 0.94},
+    {1.00, 0.97, 0.82}, {0.98, 0.72, 0.23}, {0.73, 0.28, 0.10}, {0.22, 0.05, 0.12},
+};
+enum { COLOURS = sizeof PALETTE / sizeof PALETTE[0] };
+
+static struct light palette(size_t colour)
+{
+    const double *rgb = PALETTE[colour % COLOURS];
+    return (struct light){as_light(rgb[0]), as_light(rgb[1]), as_light(rgb[2])};
+}
+
+static struct light colour(const void *data, size_t row, size_t column)
+{
+    const struct shared *s = data;
+    /* A picture's rows go down, the y axis goes up. */
+    float value = s->values[((size_t)n - 1 - row) * (size_t)n + column];
+    if (value == INSIDE)
+        return (struct light){0.0005, 0.0008, 0.0025};
+    /* Escape times grow without bound towards the set: their logarithm spreads the colours. */
+    double place = 2.6 * log2(fmax((double)value, 1.0)) - 7.0;
+    place = place < 0.0 ? 0.0 : place;
+    double below = floor(place);
+    return mixed(palette((size_t)below), palette((size_t)below + 1), place - below);
+}
+
+/* ---- The program ----------------------------------------------------------------------------- */
+
+static bool share(struct shared *s)
+{
+    s->values = shared_zeroed((size_t)n * (size_t)n * sizeof *s->values);
+    s->taken = shared_zeroed((size_t)parts * sizeof *s->taken);
+    s->next = shared_zeroed(sizeof *s->next);
+    s->sums = shared_zeroed(sizeof *s->sums);
+    if (s->values == NULL || s->taken == NULL || s->next == NULL || s->sums == NULL)
+        return complain("no shared memory for %ld x %ld points: %s", n, n, strerror(errno));
+    return true;
+}
+
+static void report(const struct shared *s)
+{
+    double points = (double)n * (double)n;
+    printf("points                   %ld x %ld\n", n, n);
+    printf("parts                    %ld\n", parts);
+    printf("nodes                    %d\n", nodes);
+    printf("in the set               %.4f %%\n", 100.0 * (double)s->sums->inside / points);
+    printf("most parts of a thread   %llu\n", (unsigned long long)s->sums->parts_most);
+    printf("checksum                 %016llx\n", (unsigned long long)s->sums->checksum);
+    printf("seconds                  %.6f\n", elapsed);
+    printf("points per second        %.4g\n", elapsed > 0.0 ? points / elapsed : 0.0);
+}
+
+static int run(void)
+{
+    struct shared s;
+    share(&s);
+    if (!all_agree())
+        return 1;
+    on_all_threads(work, &s);
+    if (node == 0) {
+        report(&s);
+        if (check(&s))
+            printf("checks                   passed\n");
+        if (picture_path != NULL)
+            write_picture(picture_path, (size_t)n, colour, &s);
+    }
+    return all_agree() ? 0 : 1;
+}
+
+int main(int argc, char **argv)
+{
+    bool help;
+    int status = join("mandelbrot", &argc, &argv);
+    if (status != 0)
+        return status;
+    bool good = parse_options(OPTIONS, argc, argv, &help) && !help;
+    if (good && picture_path != NULL && node == 0)
+        can_write(picture_path);
+    if (!all_agree())
+        return leave(2);
+    if (!help)
+        return leave(run());
+    if (node == 0)
+        print_help();
+    return leave(0);
+}
