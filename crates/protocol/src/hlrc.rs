@@ -71,6 +71,8 @@
 
 mod atomics;
 mod copies;
+mod first_touch;
+mod habits;
 mod meetings;
 mod one_sided;
 mod streams;
@@ -85,6 +87,8 @@ use hiroba_base::{
 use hiroba_wire::{AtomicOperation, Collective, Knowledge, Limits, Message, PageDiff, Placement, Ticket};
 use rustc_hash::FxHashMap;
 
+use self::first_touch::FirstTouches;
+use self::habits::Habit;
 use self::one_sided::Reach;
 use self::streams::Streams;
 use self::telling::Telling;
@@ -141,6 +145,7 @@ pub struct Hlrc {
     /// Atomic operations under way at other homes, by waiting thread.
     atomic_targets: FxHashMap<Ticket, AtomicTarget>,
     streams: Streams,
+    first_touches: FirstTouches,
     telling: Telling,
     /// How many publications this node has sent to each other one.
     publications: FxHashMap<NodeId, u64>,
@@ -174,6 +179,8 @@ struct Page {
     unnoticed: bool,
     /// A request is under way (copy), or diffs are awaited (home): who waits, and for which access.
     fetch: Option<Fetch>,
+    /// Whether it is read after barriers. Unused on the home.
+    habit: Habit,
     /// Home: requests that wait for diffs.
     pending: Vec<PendingRequest>,
 }
@@ -284,6 +291,7 @@ impl Hlrc {
             atomics: VecDeque::new(),
             atomic_targets: FxHashMap::default(),
             streams: Streams::default(),
+            first_touches: FirstTouches::default(),
             telling: Telling::default(),
             publications: FxHashMap::default(),
             prefetching_bytes: 0,
@@ -419,7 +427,7 @@ impl Hlrc {
                 page.wait(wanted, waiter);
                 return;
             }
-            self.grant_home_access(page_id, wanted);
+            self.grant_home_access(located, wanted);
         } else if page.valid {
             let rested = page.access == Access::None;
             self.give_copies([(page_id, wanted)]);
@@ -429,6 +437,7 @@ impl Hlrc {
         } else {
             let in_flight = page.fetch.is_some();
             page.wait(wanted, waiter);
+            self.note_use(page_id);
             if !in_flight {
                 self.request_page(home, page_id);
             }
@@ -440,10 +449,14 @@ impl Hlrc {
         }
     }
 
-    fn grant_home_access(&mut self, page_id: PageId, wanted: Access) {
+    fn grant_home_access(&mut self, located: Located, wanted: Access) {
+        let page_id = located.page;
         let page = self.pages.entry(page_id).or_default();
         let has_twin = page.twin;
         if !page.shared && !self.looks_for_races {
+            if !page.unnoticed && page.held.is_empty() {
+                return self.give_untouched(located);
+            }
             page.unnoticed = true;
             self.protect(page_id, Access::Write);
         } else if self.is_async() {
@@ -533,7 +546,7 @@ impl Hlrc {
             && let Some(fetch) = page.fetch.take()
         {
             let wanted = if fetch.wants_write { Access::Write } else { Access::Read };
-            self.grant_home_access(page_id, wanted);
+            self.grant_home_access(self.locate(page_id), wanted);
             fetch.waiters.into_iter().for_each(|waiter| self.wake(waiter, Outcome::Done));
         }
     }
@@ -719,7 +732,8 @@ impl Hlrc {
         }
     }
 
-    fn absorb(&mut self, knowledge: &Knowledge, keep_for_others: bool) {
+    /// The pages that lost their access by it.
+    fn absorb(&mut self, knowledge: &Knowledge, keep_for_others: bool) -> PageSet {
         let mut invalidated = PageSet::new();
         // The manager will count us as having seen what we tell with our arrival, so we must be able to tell it.
         let for_arrival =
@@ -747,6 +761,7 @@ impl Hlrc {
         self.timestamp.merge(&knowledge.timestamp);
         self.invalidate(&invalidated);
         self.tell(|engine| Fact::seen(engine.me, &before?, &engine.timestamp));
+        invalidated
     }
 
     /// What this node has of the page is not good any more; a page that it had access to is added to what is to be `invalidated`.

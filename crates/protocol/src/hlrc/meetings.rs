@@ -87,7 +87,7 @@ impl Hlrc {
             self.send(below, &Message::Depart { epoch, collective, knowledge });
         }
         self.collectives_done += 1;
-        self.absorb(knowledge, false);
+        let invalidated = self.absorb(knowledge, false);
         self.reclaim_exclusive_pages(&knowledge.timestamp);
         // Everybody has seen every interval up to here: nobody will ask for these notices again.
         self.log.forget_through(&knowledge.timestamp);
@@ -100,6 +100,8 @@ impl Hlrc {
             let message = Message::decode(&bytes, &self.limits).expect("it was decoded when it came");
             self.dispatch(from, &message)?;
         }
+        // Last: what is read from a home's frame must hold all that is known by then.
+        self.follow_habits(&invalidated);
         Ok(())
     }
 

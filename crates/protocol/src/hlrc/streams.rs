@@ -149,12 +149,12 @@ impl Hlrc {
         self.request_pages(&wanted, false);
     }
 
-    fn may_prefetch(&self) -> bool {
+    pub(super) fn may_prefetch(&self) -> bool {
         self.prefetching_bytes < PREFETCHING_BYTES_MAX
     }
 
     /// False when there is no need.
-    fn begin_prefetch(&mut self, located: Located) -> bool {
+    pub(super) fn begin_prefetch(&mut self, located: Located) -> bool {
         if located.home == self.me {
             return false;
         }

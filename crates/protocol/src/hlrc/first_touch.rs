@@ -1,0 +1,105 @@
+//! First touches: pages that no other node has ever asked for, homed here, are given out in runs.
+//!
+//! A program that fills an array faults once a page, although nobody else has any of them: no message, no notice, no twin. Where its
+//! first touches go on and on, upwards or downwards, each fault gives it twice as many pages as the one before, up to a
+//! bound. They are *exclusive* like a page that was touched: when another node comes for one, it counts as written.
+//! So a program touches no more pages than it would, and is given no more than twice those.
+
+use hiroba_base::{Access, PageId, PageSet};
+
+use super::Hlrc;
+use crate::home::Located;
+
+/// Runs that are followed at once: of several arrays, by several threads. A new one takes the place of the one that was quiet for
+/// the longest time.
+const RUNS_MAX: usize = 16;
+
+/// Bytes that one fault gives out at most.
+const GIVEN_BYTES_MAX: u64 = 1 << 20;
+
+/// What is known of first touches.
+#[derive(Debug, Default)]
+pub(super) struct FirstTouches {
+    runs: Vec<Run>,
+    /// Counts first touches.
+    clock: u64,
+}
+
+#[derive(Debug)]
+struct Run {
+    /// The lowest and the highest page given out.
+    first: PageId,
+    last: PageId,
+    /// How many pages the next fault gives out.
+    pages: u64,
+    last_used: u64,
+}
+
+impl FirstTouches {
+    /// A page of `granules` granules is touched: how many pages, at most `pages_max`, are to be given out, and whether upwards.
+    fn touch(&mut self, page: PageId, granules: u64, pages_max: u64) -> (u64, bool) {
+        self.clock += 1;
+        let clock = self.clock;
+        let continues = |run: &Run| {
+            let upwards = page.0 == run.last.0 + granules;
+            let downwards = page.0 + granules == run.first.0;
+            (upwards || downwards).then_some(upwards)
+        };
+        let found = self.runs.iter().enumerate().find_map(|(index, run)| Some((index, continues(run)?)));
+        let Some((index, upwards)) = found else {
+            let run = Run { first: page, last: page, pages: 2, last_used: clock };
+            if self.runs.len() < RUNS_MAX {
+                self.runs.push(run);
+            } else if let Some(oldest) = self.runs.iter_mut().min_by_key(|run| run.last_used) {
+                *oldest = run;
+            }
+            return (1, true);
+        };
+        let run = &mut self.runs[index];
+        let pages = run.pages.min(pages_max);
+        (run.pages, run.last_used) = (pages * 2, clock);
+        (pages, upwards)
+    }
+
+    /// So far pages have been given out.
+    fn note(&mut self, touched: PageId, end: PageId, upwards: bool, granules: u64) {
+        let joins = |run: &&mut Run| {
+            if upwards { touched.0 == run.last.0 + granules } else { touched.0 + granules == run.first.0 }
+        };
+        if let Some(run) = self.runs.iter_mut().find(joins) {
+            if upwards { run.last = end } else { run.first = end }
+        }
+    }
+}
+
+impl Hlrc {
+    /// The program has touched a page homed here that nobody has heard of: it may use the page, and pages that follow.
+    pub(super) fn give_untouched(&mut self, touched: Located) {
+        let page_bytes = u64::from(self.page_bytes(touched.page));
+        let pages_max = (GIVEN_BYTES_MAX / page_bytes).max(1);
+        let (pages, upwards) = self.first_touches.touch(touched.page, touched.granules, pages_max);
+        let region = self.homes.region_around(touched.page).expect("a page that faults is allocated");
+        let mut given = PageSet::new();
+        let mut end = touched.page;
+        let mut next = touched.page;
+        while (given.len() as u64) < pages && region.contains(next) {
+            let located = self.locate(next);
+            // Any page that the engine knows something of goes its own way.
+            if located.page != touched.page
+                && (located.home != self.me || self.pages.contains_key(&located.page))
+            {
+                break;
+            }
+            given.insert(located.page);
+            end = located.page;
+            let below = located.page.0.checked_sub(touched.granules).map(PageId);
+            let Some(after) = (if upwards { Some(located.span().end()) } else { below }) else { break };
+            next = after;
+        }
+        self.first_touches.note(touched.page, end, upwards, touched.granules);
+        for page_id in given.iter() {
+            self.pages.entry(page_id).or_default().unnoticed = true;
+        }
+        self.protect_set(&given, Access::Write);
+    }
+}
