@@ -218,7 +218,7 @@ enum TraceSubcommands {
         #[arg(value_name = "DIR")]
         directory: PathBuf,
     },
-    /// Write a trace in the Trace Event Format, which https://ui.perfetto.dev shows
+    /// Write a trace in the Trace Event Format, which ui.perfetto.dev shows
     Export {
         /// The directory after --trace
         #[arg(value_name = "DIR")]
