@@ -141,6 +141,20 @@ mod tests {
         }
 
         #[test]
+        fn merge_and_meet_are_a_lattice(a in proptest::collection::vec(0u64..4, 4), b in proptest::collection::vec(0u64..4, 4), c in proptest::collection::vec(0u64..4, 4)) {
+            let (a, b, c) = (timestamp(&a), timestamp(&b), timestamp(&c));
+            let merged = |one: &VectorTimestamp, other: &VectorTimestamp| { let mut one = one.clone(); one.merge(other); one };
+            let met = |one: &VectorTimestamp, other: &VectorTimestamp| { let mut one = one.clone(); one.meet(other); one };
+            prop_assert_eq!((merged(&a, &a), met(&a, &a)), (a.clone(), a.clone()));
+            prop_assert_eq!((merged(&a, &b), met(&a, &b)), (merged(&b, &a), met(&b, &a)));
+            prop_assert_eq!(merged(&merged(&a, &b), &c), merged(&a, &merged(&b, &c)));
+            prop_assert_eq!(met(&met(&a, &b), &c), met(&a, &met(&b, &c)));
+            prop_assert_eq!((merged(&a, &met(&a, &b)), met(&a, &merged(&a, &b))), (a.clone(), a.clone()));
+            prop_assert_eq!(a.covers(&b), merged(&a, &b) == a);
+            prop_assert!(!(a.covers(&b) && b.covers(&c)) || a.covers(&c));
+        }
+
+        #[test]
         fn version_vector_agrees_with_a_dense_one(advances in proptest::collection::vec((0u16..6, 0u64..9), 0..40), held in proptest::collection::vec((0u16..6, 1u64..9), 0..9)) {
             let mut sparse = VersionVector::new();
             let mut dense = VectorTimestamp::new(6);

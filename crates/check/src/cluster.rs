@@ -537,6 +537,11 @@ impl<E: Engine> Cluster<E> {
 impl<E: Engine> Cluster<E> {
     fn pump(&mut self, id: NodeId) -> Result<(), Failure> {
         while let Some(effect) = self.nodes[id.index()].engine.poll_effect() {
+            // Telling takes no time, and nobody can get it wrong.
+            if let Effect::Tell(fact) = effect {
+                self.note_fact(id, fact)?;
+                continue;
+            }
             for effect in self.mutation.on_effect(id, effect) {
                 self.carry_out(id, effect)?;
                 self.bustle(id);
@@ -654,7 +659,7 @@ impl<E: Engine> Cluster<E> {
             }
             Effect::Hold { page } => self.holds.push((id, page)),
             Effect::Wake { waiter, outcome } => self.wake(id, waiter, outcome)?,
-            Effect::Tell(fact) => self.note_fact(id, fact)?,
+            Effect::Tell(_) => unreachable!("what is told is recorded at once"),
             Effect::Fatal { sentence } => return Err(Failure::Fatal { node: id, sentence }),
         }
         Ok(())

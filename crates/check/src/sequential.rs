@@ -348,7 +348,8 @@ impl Graph<'_> {
         let starts = stuck.iter().filter(|position| {
             self.edges.get(position).is_some_and(|edges| edges.iter().any(|(to, _)| members.contains(to)))
         });
-        let cycles = starts.take(CYCLE_STARTS_MAX).filter_map(|start| self.cycle_through(*start));
+        let most = (CYCLE_STEPS_MAX / stuck.len().max(1)).clamp(1, CYCLE_STARTS_MAX);
+        let cycles = starts.take(most).filter_map(|start| self.cycle_through(*start));
         let Some(cycle) = cycles.min_by_key(Vec::len) else {
             return "the accesses cannot be ordered".to_owned();
         };
@@ -414,8 +415,9 @@ impl Graph<'_> {
     }
 }
 
-/// Cycles are looked for from so many events.
+/// Cycles are looked for from so many events, and from fewer where that takes more than so many steps in all.
 const CYCLE_STARTS_MAX: usize = 64;
+const CYCLE_STEPS_MAX: usize = 4_000_000;
 
 fn join(clock: &mut [u32], other: &[u32]) {
     clock.iter_mut().zip(other).for_each(|(mine, theirs)| *mine = (*mine).max(*theirs));

@@ -970,6 +970,9 @@ impl Engine for Hlrc {
     }
 
     fn handle_message(&mut self, from: NodeId, message: &Message<'_>) -> Result<(), ProtocolError> {
+        if self.comes_behind_kept(from, message) {
+            return Ok(());
+        }
         self.dispatch(from, message)
     }
 

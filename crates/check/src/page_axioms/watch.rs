@@ -46,14 +46,16 @@ impl AccessMap {
     }
 }
 
-/// When a node saw interval `seq` of `writer`, at `at` or before, and by which message: the sender, the kind, and how many had come from there
-/// before.
+/// A message: its sender, its kind, and how many had come from there before.
+pub(super) type Told = (NodeId, MessageKind, usize);
+
+/// When a node saw interval `seq` of `writer`, at `at` or before, and by which message.
 pub(super) fn learned(
     run: &Run,
     at: Place,
     writer: NodeId,
     seq: IntervalSeq,
-) -> Option<(Place, Option<(NodeId, MessageKind, usize)>)> {
+) -> Option<(Place, Option<Told>)> {
     let records = &run.nodes[at.node.index()].records;
     let tells = |event: &Event| match event {
         Event::Seen { grown } => grown.iter().any(|(node, seen)| *node == writer && *seen >= seq),

@@ -135,6 +135,27 @@ impl Hlrc {
         }
     }
 
+    /// Keeps a request or diffs whose sender's earlier ones are kept, or not handled yet: a later diff must not be applied before an earlier one,
+    /// nor a page be served without diffs that its reader has sent. Whether it did.
+    pub(super) fn comes_behind_kept(&mut self, from: NodeId, message: &Message<'_>) -> bool {
+        let is_of_home = matches!(
+            message,
+            Message::PageRequest { .. }
+                | Message::AtomicRequest { .. }
+                | Message::PagesRequest { .. }
+                | Message::Diffs { .. }
+        );
+        let waits = |kept: &(NodeId, Vec<u8>)| is_of_home && kept.0 == from;
+        if self.ahead.iter().any(waits) {
+            self.ahead.push((from, message.encode()));
+        } else if self.loopback.iter().any(waits) {
+            self.loopback.push_back((from, message.encode()));
+        } else {
+            return false;
+        }
+        true
+    }
+
     /// Whether the sender has left a collective from which this node has not heard yet. If so, the message must wait.
     pub(super) fn comes_early(&self, knowledge: &Knowledge) -> bool {
         knowledge.epoch > self.collectives_done
