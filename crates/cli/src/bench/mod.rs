@@ -4,6 +4,7 @@
 //! sends its rows through standard output. The same nodes exchange the same bytes without Hiroba in the same run (`raw/`), so
 //! that a ratio compares like with like however the machine feels today.
 
+mod backing;
 mod compute;
 mod diff;
 mod locks;
