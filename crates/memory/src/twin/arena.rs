@@ -13,8 +13,8 @@ use crate::mapping::Mapping;
 /// A slab's length: the longest page, and the kernel's huge page where granules have 4 KiB.
 pub(super) const SLAB_BYTES: usize = 2 << 20;
 
-/// Empty slabs that are kept for the next twins take no more than this, in bytes.
-pub(super) const SPARE_BYTES_MAX: usize = 8 << 20;
+/// Empty slabs that are kept for the next twins take no more than this, in bytes: zeroing a slab anew costs as much as copying into it.
+pub(super) const SPARE_BYTES_MAX: usize = 32 << 20;
 
 /// A run is looked for in so many slabs before a new one is made.
 const SLABS_SEARCHED: usize = 8;
