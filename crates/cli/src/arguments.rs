@@ -8,8 +8,9 @@ use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{Args, Parser, Subcommand};
 use hiroba_base::{MAX_NODES, PageSize};
 use hiroba_wire::control::{FaultSourceChoice, InjectedFaults, WriteTrackingChoice};
+use serde::de::DeserializeOwned;
 
-use crate::bench::{BenchOptions, BenchPlan, Group};
+use crate::bench::{BenchOptions, BenchPlan, Group, UnsealedJob};
 use crate::compiler::Language;
 use crate::failure::Failure;
 use crate::trace::TraceCommand;
@@ -37,6 +38,8 @@ pub enum Command {
     Bench(Box<BenchOptions>),
     /// Be one of the nodes that `bench` measures with.
     BenchNode(BenchPlan),
+    /// Run the nodes of a measurement without seals.
+    BenchJob(Box<UnsealedJob>),
     /// Show a first run.
     Demo {
         /// How many nodes to compare with one.
@@ -104,6 +107,8 @@ pub struct RunOptions {
     pub hosts: Option<PathBuf>,
     /// The command that starts a program on another machine, instead of ssh.
     pub launcher: Option<String>,
+    /// Messages bear no seal: never by a command line, see [`UnsealedJob`].
+    pub without_seal: bool,
     /// The program as the user named it.
     pub program: OsString,
     /// Its arguments.
@@ -176,6 +181,8 @@ enum Subcommands {
     Bench(BenchArguments),
     #[command(hide = true, disable_help_flag = true)]
     BenchNode { plan: String },
+    #[command(hide = true, disable_help_flag = true)]
+    BenchJob { job: String },
     #[command(hide = true, disable_help_flag = true)]
     Agent,
     /// Compile a small simulation, run it on one node and on several, and show where the time went
@@ -345,6 +352,9 @@ struct BenchArguments {
     /// Fewer repetitions
     #[arg(long)]
     quick: bool,
+    /// Measure with messages that bear no seal, to see what the seal costs; there is no such thing for programs
+    #[arg(long)]
+    without_seal: bool,
     /// Write the rows to FILE as JSON, too
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
@@ -400,7 +410,8 @@ pub fn parse(arguments: impl Iterator<Item = OsString>) -> Result<Command, Failu
         }
         Subcommands::Demo { nodes } => Ok(Command::Demo { nodes: check_nodes(&nodes)? }),
         Subcommands::Bench(given) => Ok(Command::Bench(Box::new(check_bench(given)?))),
-        Subcommands::BenchNode { plan } => check_plan(&plan),
+        Subcommands::BenchNode { plan } => check_plan(&plan, Command::BenchNode),
+        Subcommands::BenchJob { job } => check_plan(&job, |job| Command::BenchJob(Box::new(job))),
         Subcommands::Agent => Ok(Command::Agent),
         Subcommands::Check { directory, json } => Ok(Command::Check { directory, json }),
         Subcommands::Litmus(given) => Ok(Command::Litmus(given)),
@@ -488,6 +499,7 @@ fn check_run(given: RunArguments) -> Result<RunOptions, Failure> {
         dead_after: given.dead_after.as_deref().map(check_dead_after).transpose()?,
         hosts: given.hosts,
         launcher: given.launcher,
+        without_seal: false,
         program: program.next().ok_or_else(|| Failure::new(NO_PROGRAM))?,
         arguments: program.collect(),
     })
@@ -501,6 +513,9 @@ fn check_bench(given: BenchArguments) -> Result<BenchOptions, Failure> {
         ));
     }
     let fabric = check_fabric(given.fabric)?;
+    if given.without_seal && fabric == "shm" {
+        return Err(Failure::new("nothing is sealed over shm; use --without-seal with --fabric udp or tcp"));
+    }
     // Passed on as they were given, once they have been checked.
     check_fault_source(given.fault_source.as_deref())?;
     check_write_tracking(given.write_tracking.as_deref())?;
@@ -511,6 +526,7 @@ fn check_bench(given: BenchArguments) -> Result<BenchOptions, Failure> {
         fault_source: given.fault_source,
         write_tracking: given.write_tracking,
         quick: given.quick,
+        without_seal: given.without_seal,
         json: given.json,
     })
 }
@@ -541,9 +557,9 @@ fn check_groups(given: &[String]) -> Result<Vec<Group>, Failure> {
     Ok(Group::ALL.into_iter().filter(asked).collect())
 }
 
-fn check_plan(given: &str) -> Result<Command, Failure> {
+fn check_plan<T: DeserializeOwned>(given: &str, command: impl Fn(T) -> Command) -> Result<Command, Failure> {
     serde_json::from_str(given)
-        .map(Command::BenchNode)
+        .map(command)
         .map_err(|error| Failure::new(format!("expected the plan of a measurement, got '{given}': {error}")))
 }
 

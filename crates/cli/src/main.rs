@@ -33,6 +33,7 @@ fn main() -> ExitCode {
         Command::Compile { language, arguments } => compiler::compile(language, &arguments),
         Command::Bench(options) => bench::bench(&options),
         Command::BenchNode(plan) => bench::serve_as_node(&plan),
+        Command::BenchJob(job) => bench::run_without_seal(&job),
         Command::Demo { nodes } => demo::demo(nodes),
         Command::Trace(command) => trace::look(&command),
         Command::Check { directory, json } => check::check(&directory, json),

@@ -91,3 +91,34 @@ fn a_measurement_that_is_killed_takes_its_job_with_it() {
 fn a_node_of_a_measurement_wants_its_plan() {
     call(&["bench-node", "tea"]).says(125, "expected the plan of a measurement, got 'tea'");
 }
+
+#[test]
+fn what_the_seal_costs_is_measured_without_it() {
+    for fabric in ["udp", "tcp"] {
+        let rows = rows(&["--without-seal", "--fabric", fabric, "barrier", "stream"]);
+        for row in &rows {
+            assert!(row["state"].as_str().unwrap().ends_with(", without seal"), "{row}");
+            assert!(row["ratio"].as_f64().is_some_and(|ratio| ratio > 0.0), "{row}");
+        }
+        assert!(rows.len() >= 8, "{rows:?}");
+    }
+    call(&["bench", "--without-seal", "--fabric", "shm"]).says(125, "nothing is sealed over shm");
+}
+
+#[test]
+fn no_program_runs_without_seals() {
+    call(&["run", "--without-seal", "true"]).says(125, "--without-seal");
+    let directory = tempfile::tempdir().unwrap();
+    let trace = directory.path().join("ran");
+    let plan = r#""plan":{"groups":["barrier"],"quick":true,"fabric":"udp","setting":""}"#;
+    let job = |arguments: &str| format!(r#"{{"arguments":[{arguments}],{plan}}}"#);
+    // Whatever program is named, the nodes are the command itself.
+    let named = job(&format!(r#""-n","2","--","touch","{}""#, trace.display()));
+    let called = call(&["bench-job", &named]);
+    assert_eq!(called.status, 0, "{called:?}");
+    assert!(called.stdout.contains("barrier") && !trace.exists(), "{called:?}");
+    for elsewhere in [r#""--hosts","/dev/null""#, r#""-x","LD_PRELOAD=x.so""#] {
+        call(&["bench-job", &job(elsewhere)]).says(125, "nothing in it but its own code");
+    }
+    call(&["bench-job", "tea"]).says(125, "expected the plan of a measurement, got 'tea'");
+}

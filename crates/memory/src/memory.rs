@@ -29,6 +29,9 @@ pub const REGION_START: usize = 0x4000_0000_0000;
 /// The largest region, and the default: two views of it fit a 47-bit address space, two of 64 TiB would not.
 pub const REGION_BYTES_MAX: u64 = 16 << 40;
 
+/// Frames are made so many bytes at a time: a call that makes many more would undo them all when a signal interrupts it.
+const FRAMES_PER_CALL_BYTES_MAX: usize = 4 << 20;
+
 /// Where the region lies and in what units it is counted; the same on every node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MemoryConfig {
@@ -257,27 +260,45 @@ impl SharedMemory {
                 continue;
             }
             self.make_frames(run)?;
-            let added =
-                self.populated.insert_range(run).map_err(MemoryError::system("mmap of a page table"))?;
-            self.account.add_frames(added, self.granule().bytes());
+            self.note_frames(run)?;
         }
         Ok(())
     }
 
-    /// Frames for the whole run, by a call that reports want of memory instead of raising SIGBUS as a store would.
+    /// Frames for the whole run, by a call that reports want of memory instead of raising SIGBUS as a store would. The runtime's view
+    /// maps them when it first looks, which it does for few.
     fn make_frames(&self, run: PageRange) -> Result<(), MemoryError> {
-        let (offset, bytes) = self.span(run)?;
-        let result = loop {
-            match self.runtime.advise(offset, bytes, Advice::LinuxPopulateWrite) {
-                Err(Errno::INTR | Errno::AGAIN) => continue,
-                // Kernels before 5.14; the runtime's view then maps the frame when it first looks.
-                Err(Errno::INVAL) => {
-                    break fallocate(&self.memfd, FallocateFlags::empty(), offset as u64, bytes as u64);
-                }
-                other => break other,
+        let (mut offset, bytes) = self.span(run)?;
+        let end = offset + bytes;
+        while offset < end {
+            let piece = (end - offset).min(FRAMES_PER_CALL_BYTES_MAX);
+            match fallocate(&self.memfd, FallocateFlags::empty(), offset as u64, piece as u64) {
+                Ok(()) => offset += piece,
+                Err(Errno::INTR) => {}
+                Err(errno) => return Err(MemoryError::OutOfFrames { range: run, errno }),
             }
-        };
-        result.map_err(|errno| MemoryError::OutOfFrames { range: run, errno })
+        }
+        Ok(())
+    }
+
+    /// Makes frames that begin with these bytes, which saves the kernel from zeroing them, and the runtime's view from mapping them.
+    fn make_frames_with(&self, run: PageRange, start: usize, bytes: &[u8]) -> Result<(), MemoryError> {
+        let mut done = 0;
+        while done < bytes.len() {
+            match rustix::io::pwrite(&self.memfd, &bytes[done..], (start + done) as u64) {
+                Ok(written) if written > 0 => done += written,
+                Err(Errno::INTR) => {}
+                Ok(_) => return Err(MemoryError::OutOfFrames { range: run, errno: Errno::NOSPC }),
+                Err(errno) => return Err(MemoryError::OutOfFrames { range: run, errno }),
+            }
+        }
+        self.note_frames(run)
+    }
+
+    fn note_frames(&self, run: PageRange) -> Result<(), MemoryError> {
+        let added = self.populated.insert_range(run).map_err(MemoryError::system("mmap of a page table"))?;
+        self.account.add_frames(added, self.granule().bytes());
+        Ok(())
     }
 
     /// Copies `out.len()` bytes from `offset` of the page out through the runtime's view; they may go on into the granules that
@@ -325,36 +346,28 @@ impl SharedMemory {
     /// When the bytes are not within the region.
     pub fn write(&self, page: PageId, offset: usize, bytes: &[u8]) -> Result<(), MemoryError> {
         let start = self.offset_of(page, offset, bytes.len());
-        self.populate(self.granules_of(start, bytes.len()))?;
-        // SAFETY: as in `copy_out`, the other way round: the view is always writable.
-        unsafe { ptr::copy_nonoverlapping(bytes.as_ptr(), self.runtime.at(start), bytes.len()) }
+        let covered = self.granules_of(start, bytes.len());
+        if covered.count == 1 && self.populated.contains(covered.first) {
+            self.copy_in(start, bytes);
+            return Ok(());
+        }
+        let unit = self.granule().bytes();
+        for (run, has_frames) in self.populated.runs(covered) {
+            let from = (run.first.0 as usize * unit).max(start);
+            let to = (run.end().0 as usize * unit).min(start + bytes.len());
+            let piece = &bytes[from - start..to - start];
+            if has_frames {
+                self.copy_in(from, piece);
+            } else {
+                self.make_frames_with(run, from, piece)?;
+            }
+        }
         Ok(())
     }
 
-    /// Gives frames to the `bytes` bytes from the page's first on, which may go on into the granules that follow, and has `fill` write
-    /// them through the runtime's view; what `fill` leaves alone stays as it was.
-    ///
-    /// # Errors
-    /// When there is no memory for frames; `fill` is not called then.
-    ///
-    /// # Panics
-    /// When the bytes are not within the region.
-    ///
-    /// # Safety
-    /// Until this returns nobody else reads or writes these bytes: neither the program, which has no access to their granules, nor another
-    /// thread of the runtime, nor another process that has the region's frames.
-    pub unsafe fn fill<T>(
-        &self,
-        page: PageId,
-        bytes: usize,
-        fill: impl FnOnce(&mut [u8]) -> T,
-    ) -> Result<T, MemoryError> {
-        let start = self.offset_of(page, 0, bytes);
-        self.populate(self.granules_of(start, bytes))?;
-        // SAFETY: the bytes are within the runtime's view, which is mapped readable and writable as long as `self`; the caller sees to it that
-        // nobody else uses them meanwhile.
-        let frames = unsafe { core::slice::from_raw_parts_mut(self.runtime.at(start), bytes) };
-        Ok(fill(frames))
+    fn copy_in(&self, start: usize, bytes: &[u8]) {
+        // SAFETY: as in `copy_out`, the other way round: the view is always writable.
+        unsafe { ptr::copy_nonoverlapping(bytes.as_ptr(), self.runtime.at(start), bytes.len()) }
     }
 
     /// The eight bytes at `offset` of the page, which may lie in a granule that follows, as an atomic in the runtime's view.
@@ -727,8 +740,10 @@ pub(crate) mod tests {
         memory.allocate(range(0, 10_000)).unwrap();
         assert_eq!(dumped(&memory), []);
         memory.write(PageId(5), 0, &[1]).unwrap();
-        memory.populate(range(100, 50)).unwrap();
-        memory.populate(range(9_000, 10)).unwrap();
+        memory.write(PageId(100), 0, &[1; 50 * 4096]).unwrap();
+        memory.write(PageId(9_000), 0, &[1; 10 * 4096]).unwrap();
+        // Frames that nobody has looked at are zeros.
+        memory.populate(range(5_000, 10)).unwrap();
         assert!(memory.prepare_dump(3));
         assert_eq!(dumped(&memory), [range(5, 1), range(100, 50), range(9_000, 10)]);
         for (runs_max, all, expected) in [

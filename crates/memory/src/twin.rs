@@ -1,52 +1,36 @@
 //! Twins: pristine copies of pages, against which diffs are made.
 
+mod arena;
+
 use core::fmt;
-use std::{collections::hash_map::Entry, sync::Arc};
+use std::sync::Arc;
 
 use hiroba_base::{PageId, PageRange};
 use rustc_hash::FxHashMap;
 
+use self::arena::{Arena, Room, SLAB_BYTES};
 use crate::{
-    SharedMemory,
-    compare::{BLOCK_BYTES, LINE_BYTES, Variant, ZERO_BLOCK},
+    MemoryError, SharedMemory,
+    compare::{BLOCK_BYTES, Variant, ZERO_BLOCK},
 };
 
-/// Buffers of dropped twins that wait for the next one take no more than this, in bytes: fresh memory costs
-/// several times the copy into memory already there.
-const SPARE_BYTES_MAX: usize = 4 << 20;
-
-/// A cache line: twins begin on one, or each wide load of a comparison would touch two.
-#[derive(Clone, Copy)]
-#[repr(C, align(64))]
-struct Line([u8; LINE_BYTES]);
-
-/// One twin's bytes.
-struct Buffer(Box<[Line]>);
-
-impl Buffer {
-    fn zeroed(bytes: usize) -> Buffer {
-        Buffer(vec![Line([0; LINE_BYTES]); bytes / LINE_BYTES].into_boxed_slice())
-    }
-
-    fn bytes(&self) -> &[u8] {
-        // SAFETY: lines are plain bytes without padding, one after the other, borrowed as long as `self`.
-        unsafe { core::slice::from_raw_parts(self.0.as_ptr().cast(), size_of_val(&*self.0)) }
-    }
-
-    fn bytes_mut(&mut self) -> &mut [u8] {
-        // SAFETY: as in `bytes`, and `self` is borrowed mutably.
-        unsafe { core::slice::from_raw_parts_mut(self.0.as_mut_ptr().cast(), size_of_val(&*self.0)) }
-    }
-}
+/// Frames are filled in pieces of so many bytes, which stay in the caches between their two copies; a multiple of any granule.
+const FILLED_BYTES: usize = 128 << 10;
 
 /// The twins of some pages, each as long as its page. Who shares it between threads guards it.
 pub struct Twins {
     memory: Arc<SharedMemory>,
-    twins: FxHashMap<PageId, Buffer>,
-    /// By length in bytes.
-    spare: FxHashMap<usize, Vec<Buffer>>,
-    spare_bytes: usize,
+    twins: FxHashMap<PageId, Room>,
+    /// What frames were filled with last, until it is forgotten: twins that are made meanwhile need no copy.
+    received: Vec<Received>,
+    arena: Arena,
     variant: Variant,
+}
+
+/// The bytes that some granules have.
+struct Received {
+    granules: PageRange,
+    room: Room,
 }
 
 impl fmt::Debug for Twins {
@@ -58,8 +42,66 @@ impl fmt::Debug for Twins {
 impl Twins {
     /// No twins yet, of pages of `memory`.
     pub fn new(memory: Arc<SharedMemory>) -> Twins {
-        let variant = Variant::best();
-        Twins { memory, twins: FxHashMap::default(), spare: FxHashMap::default(), spare_bytes: 0, variant }
+        let arena = Arena::new(memory.granule().bytes());
+        Twins { memory, twins: FxHashMap::default(), received: Vec::new(), arena, variant: Variant::best() }
+    }
+
+    /// Fills the frames of some granules with what `fill` writes, piece by piece and in order: it is told of each piece the first granule and
+    /// gets room with anything in it. Twins of these pages that are made before [`forget_received`](Self::forget_received) keep that room for
+    /// their own and copy nothing.
+    ///
+    /// The program has no access to the granules until their twins are made.
+    ///
+    /// # Errors
+    /// When there is no memory for frames.
+    pub fn fill_frames(
+        &mut self,
+        granules: PageRange,
+        mut fill: impl FnMut(PageId, &mut [u8]),
+    ) -> Result<(), MemoryError> {
+        let granule_bytes = self.memory.granule().bytes();
+        self.forget_overlapping(granules);
+        let mut first = granules.first;
+        while first < granules.end() {
+            let count = (granules.end().0 - first.0).min((SLAB_BYTES / granule_bytes) as u64);
+            let mut room = self.arena.take(count as usize);
+            let mut written = Ok(());
+            for (index, piece) in room.bytes_mut().chunks_mut(FILLED_BYTES).enumerate() {
+                let at = PageId(first.0 + (index * FILLED_BYTES / granule_bytes) as u64);
+                fill(at, piece);
+                written = written.and_then(|()| self.memory.write(at, 0, piece));
+            }
+            self.received.push(Received { granules: PageRange { first, count }, room });
+            written?;
+            first.0 += count;
+        }
+        Ok(())
+    }
+
+    /// No twin will be made any more of what frames were filled with.
+    pub fn forget_received(&mut self) {
+        self.received.drain(..).for_each(|received| self.arena.give_back(received.room));
+    }
+
+    fn forget_overlapping(&mut self, granules: PageRange) {
+        let apart = |of: &PageRange| of.end() <= granules.first || granules.end() <= of.first;
+        for received in self.received.extract_if(.., |received| !apart(&received.granules)) {
+            self.arena.give_back(received.room);
+        }
+    }
+
+    /// The room with what the granules were filled with, if they were.
+    fn claim(&mut self, granules: PageRange) -> Option<Room> {
+        let within = |of: &PageRange| of.first <= granules.first && granules.end() <= of.end();
+        let index = self.received.iter().rposition(|received| within(&received.granules))?;
+        let Received { granules: all, room } = self.received.swap_remove(index);
+        let (before, room) = room.split((granules.first.0 - all.first.0) as usize);
+        let (room, behind) = room.split(granules.count as usize);
+        let rest = [(all.first, granules.first, before), (granules.end(), all.end(), behind)];
+        for (first, end, room) in rest.into_iter().filter(|(first, end, _)| first < end) {
+            self.received.push(Received { granules: PageRange { first, count: end.0 - first.0 }, room });
+        }
+        Some(room)
     }
 
     /// Copies the `page_bytes` bytes of `page` as they are now; false (and nothing changes) when it has a twin already.
@@ -75,19 +117,23 @@ impl Twins {
             page_bytes > 0 && page_bytes.is_multiple_of(granule_bytes),
             "a page has whole granules of {granule_bytes} bytes, got {page_bytes} bytes"
         );
-        let Entry::Vacant(entry) = self.twins.entry(page) else { return false };
-        let spare = self.spare.get_mut(&page_bytes).and_then(Vec::pop);
-        self.spare_bytes -= if spare.is_some() { page_bytes } else { 0 };
-        let mut buffer = spare.unwrap_or_else(|| Buffer::zeroed(page_bytes));
-        self.memory.read(page, 0, buffer.bytes_mut());
-        entry.insert(buffer);
+        if self.twins.contains_key(&page) {
+            return false;
+        }
+        let granules = page_bytes / granule_bytes;
+        let room = self.claim(PageRange { first: page, count: granules as u64 }).unwrap_or_else(|| {
+            let mut room = self.arena.take(granules);
+            self.memory.read(page, 0, room.bytes_mut());
+            room
+        });
+        self.twins.insert(page, room);
         self.memory.account().add_twin(page_bytes);
         true
     }
 
     /// The twin of `page`, if it has one.
     pub fn get(&self, page: PageId) -> Option<&[u8]> {
-        self.twins.get(&page).map(Buffer::bytes)
+        self.twins.get(&page).map(Room::bytes)
     }
 
     /// Whether `page` has a twin.
@@ -132,7 +178,13 @@ impl Twins {
     /// # Panics
     /// When the bytes do not fit the page.
     pub fn patch(&mut self, page: PageId, offset: usize, bytes: &[u8]) -> bool {
-        let Some(twin) = self.twins.get_mut(&page) else { return false };
+        let Some(twin) = self.twins.get_mut(&page) else {
+            let granule_bytes = self.memory.granule().bytes();
+            let first = offset / granule_bytes;
+            let count = ((offset + bytes.len()).div_ceil(granule_bytes) - first) as u64;
+            self.forget_overlapping(PageRange { first: PageId(page.0 + first as u64), count });
+            return false;
+        };
         twin.bytes_mut()[offset..][..bytes.len()].copy_from_slice(bytes);
         true
     }
@@ -146,13 +198,9 @@ impl Twins {
 
     /// Gives the twin up; false when the page had none.
     pub fn remove(&mut self, page: PageId) -> bool {
-        let Some(buffer) = self.twins.remove(&page) else { return false };
-        let bytes = buffer.bytes().len();
-        self.memory.account().remove_twin(bytes);
-        if self.spare_bytes + bytes <= SPARE_BYTES_MAX {
-            self.spare_bytes += bytes;
-            self.spare.entry(bytes).or_default().push(buffer);
-        }
+        let Some(room) = self.twins.remove(&page) else { return false };
+        self.memory.account().remove_twin(room.len());
+        self.arena.give_back(room);
         true
     }
 
@@ -170,7 +218,7 @@ impl Twins {
 impl Drop for Twins {
     fn drop(&mut self) {
         for twin in self.twins.values() {
-            self.memory.account().remove_twin(twin.bytes().len());
+            self.memory.account().remove_twin(twin.len());
         }
     }
 }
@@ -214,23 +262,54 @@ mod tests {
     }
 
     #[test]
-    fn twins_count_as_resident_and_spare_buffers_are_bounded() {
-        let pages = SPARE_BYTES_MAX / BYTES + 10;
-        let memory = small_memory(pages as u64);
+    fn twins_count_as_resident() {
+        let pages = 3000;
+        let memory = small_memory(pages);
         let mut twins = Twins::new(memory.clone());
-        let range = PageRange { first: PageId(0), count: pages as u64 };
+        let range = PageRange { first: PageId(0), count: pages };
         range.iter().for_each(|page| assert!(twins.make(page, BYTES)));
-        assert_eq!(memory.resident_bytes(), (pages * BYTES) as u64);
-        assert_eq!(twins.len(), pages);
-        range.iter().take(pages - 1).for_each(|page| assert!(twins.remove(page)));
-        assert_eq!(
-            (twins.spare_bytes, twins.spare[&BYTES].len() * BYTES),
-            (SPARE_BYTES_MAX, SPARE_BYTES_MAX)
-        );
+        assert_eq!((memory.resident_bytes(), twins.len() as u64), (pages * BYTES as u64, pages));
+        range.iter().take(pages as usize - 1).for_each(|page| assert!(twins.remove(page)));
         assert_eq!((memory.twins(), memory.resident_bytes()), (1, BYTES as u64));
         drop(twins);
         assert_eq!((memory.twins(), memory.resident_bytes()), (0, 0));
-        assert_eq!(memory.resident_bytes_max(), (pages * BYTES) as u64);
+        assert_eq!(memory.resident_bytes_max(), pages * BYTES as u64);
+    }
+
+    #[test]
+    fn frames_and_twins_are_filled_with_the_same_bytes() {
+        let memory = small_memory(2048);
+        let mut twins = Twins::new(memory.clone());
+        let number = |page: PageId| page.0 as u8 | 1;
+        let granules = PageRange { first: PageId(7), count: 600 };
+        let fill = |first: PageId, room: &mut [u8]| {
+            let pages = room.chunks_mut(BYTES).enumerate();
+            pages.for_each(|(index, page)| page.fill(number(PageId(first.0 + index as u64))));
+        };
+        twins.fill_frames(granules, fill).unwrap();
+        let seen = |page: PageId| {
+            let mut content = [0; BYTES];
+            memory.read(page, 0, &mut content);
+            (content[0], content[BYTES - 1])
+        };
+        assert!(granules.iter().all(|page| seen(page) == (number(page), number(page))));
+        assert_eq!((memory.frames(), memory.twins()), (600, 0));
+        // Some get a twin, in any order; what is written to a frame in between shows in its twin.
+        for page in [7, 9, 8, 300, 604] {
+            assert!(twins.make(PageId(page), BYTES));
+            assert_eq!(twins.get(PageId(page)), Some(&[number(PageId(page)); BYTES][..]));
+        }
+        memory.write(PageId(11), 5, &[77]).unwrap();
+        assert!(!twins.patch(PageId(11), 5, &[77]) && twins.make(PageId(11), BYTES));
+        assert_eq!(twins.get(PageId(11)).unwrap()[4..7], [11, 77, 11]);
+        // Filled anew: nothing is left of what came before.
+        twins.fill_frames(PageRange { first: PageId(13), count: 2 }, |_, room| room.fill(200)).unwrap();
+        twins.forget_received();
+        memory.write(PageId(14), 0, &[201]).unwrap();
+        assert!(
+            twins.make(PageId(13), BYTES) && twins.make(PageId(14), BYTES) && twins.make(PageId(15), BYTES)
+        );
+        assert_eq!([13, 14, 15].map(|page| twins.get(PageId(page)).unwrap()[0]), [200, 201, 15]);
     }
 
     #[test]
@@ -247,7 +326,7 @@ mod tests {
         }
         assert_eq!(memory.twins(), pages.len() as u64);
         pages.iter().for_each(|(first, _)| assert!(twins.remove(PageId(*first))));
-        assert!(twins.spare_bytes <= SPARE_BYTES_MAX && twins.is_empty());
+        assert!(twins.is_empty());
         assert_eq!((memory.twins(), memory.resident_bytes()), (0, memory.frames() * BYTES as u64));
         assert!(twins.make(PageId(512), 512 * BYTES) && twins.make(PageId(0), BYTES));
     }

@@ -55,6 +55,11 @@ pub enum NodeError {
         /// The launcher's.
         theirs: String,
     },
+    /// The job's messages bear no seal.
+    #[error(
+        "expected a job whose messages are sealed, got one without seals; only 'hiroba bench' measures in those"
+    )]
+    WithoutSeal,
     /// The job asks for something that this build does not have.
     #[error("expected {what} {known}, got {got}")]
     Unknown {
@@ -102,7 +107,7 @@ impl NodeError {
     pub fn errno(&self) -> i32 {
         match self {
             NodeError::AlreadyJoined | NodeError::NotFirst => libc::EALREADY,
-            NodeError::Forked => libc::EPERM,
+            NodeError::Forked | NodeError::WithoutSeal => libc::EPERM,
             NodeError::Wire(_) | NodeError::Version { .. } | NodeError::Build { .. } => libc::EPROTO,
             NodeError::Unknown { .. } | NodeError::PageSize { .. } | NodeError::ThreadSanitizer => {
                 libc::ENOTSUP

@@ -20,6 +20,12 @@ pub(crate) fn open(job: &JobDescription) -> Result<Arc<dyn Fabric>, NodeError> {
         inject: job.inject,
     };
     match job.fabric.as_str() {
+        "udp" if job.without_seal => {
+            Ok(Arc::new(UdpFabric::without_seal(inherited(job.socket_fd)?, config)?))
+        }
+        "tcp" if job.without_seal => {
+            Ok(Arc::new(TcpFabric::without_seal(inherited(job.socket_fd)?, config)?))
+        }
         "udp" => Ok(Arc::new(UdpFabric::open(inherited(job.socket_fd)?, config)?)),
         "tcp" => Ok(Arc::new(TcpFabric::open(inherited(job.socket_fd)?, config)?)),
         "shm" => Ok(Arc::new(ShmFabric::open(shared_files(job)?, &config)?)),

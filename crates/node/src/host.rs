@@ -21,7 +21,7 @@ use crate::threads::Answer;
 /// The engine and what only its host may touch.
 pub(crate) struct Core {
     pub(crate) engine: Box<dyn Engine>,
-    twins: Twins,
+    pub(crate) twins: Twins,
     pub(crate) races: Option<Races>,
     /// Blocks freed by nodes whose publication, which comes before the free, the engine has not absorbed yet. No more than
     /// those nodes free in one barrier epoch.
@@ -107,6 +107,7 @@ impl Runtime {
         while let Some(effect) = core.engine.poll_effect() {
             self.carry_out(core, effect, received);
         }
+        core.twins.forget_received();
         self.tell_written(core);
         if let Some(wait) = core.next_hold_ends_in() {
             self.service().look_up_after(wait);
@@ -305,7 +306,15 @@ impl Runtime {
     /// Fills frames that hold nothing of worth: with these bytes, or with zeros.
     fn install(&self, core: &mut Core, pages: PageRange, content: Option<&[u8]>) {
         match content {
-            Some(bytes) => self.or_fatal(self.memory.write(pages.first, 0, bytes)),
+            Some(bytes) => {
+                let offset_of = |granule: PageId| {
+                    (granule.0 - pages.first.0) as usize * self.limits.granule_bytes as usize
+                };
+                let filled = core.twins.fill_frames(pages, |first, room| {
+                    room.copy_from_slice(&bytes[offset_of(first)..][..room.len()]);
+                });
+                self.or_fatal(filled);
+            }
             None if self.memory.is_populated(pages) => {
                 let bytes = pages.count as usize * self.limits.granule_bytes as usize;
                 core.page.resize(core.page.len().max(bytes), 0);

@@ -35,11 +35,9 @@ impl Runtime {
                 dirty: self.merge_from_home(core, pages.first, page_bytes, home),
             };
         }
-        let bytes = pages.count as usize * self.limits.granule_bytes as usize;
-        let fill = |frames: &mut [u8]| self.copy_from_home(home, pages.first, frames);
-        // SAFETY: the engine says that the program has no access to these pages, nobody else reads copies, and other threads of the
-        // runtime would need the core's lock, which the caller holds.
-        let filled = unsafe { self.memory.fill(pages.first, bytes, fill) };
+        // Each byte is read once, for frame and twin alike.
+        let fill = |first, room: &mut [u8]| self.copy_from_home(home, first, room);
+        let filled = core.twins.fill_frames(pages, fill);
         self.or_fatal(filled);
         ReadOutcome::Installed { dirty: false }
     }

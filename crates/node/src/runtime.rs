@@ -96,6 +96,18 @@ impl Runtime {
     ///
     /// Returns when all nodes have joined.
     pub fn join() -> Result<&'static Runtime, NodeError> {
+        Runtime::join_job(false)
+    }
+
+    /// The same for the code of `hiroba bench`, which also joins jobs without seals, to measure what they cost.
+    ///
+    /// # Errors
+    /// As [`join`](Self::join).
+    pub fn join_measurement() -> Result<&'static Runtime, NodeError> {
+        Runtime::join_job(true)
+    }
+
+    fn join_job(may_lack_seals: bool) -> Result<&'static Runtime, NodeError> {
         if let Some(runtime) = RUNTIME.get() {
             return Err(if runtime.is_forked() { NodeError::Forked } else { NodeError::AlreadyJoined });
         }
@@ -104,7 +116,7 @@ impl Runtime {
         }
         let control = ControlChannel::inherit()?;
         let runtime = match control {
-            Some(control) => Runtime::of_job(control)?,
+            Some(control) => Runtime::of_job(control, may_lack_seals)?,
             None => Runtime::alone()?,
         };
         let runtime: &'static Runtime = Box::leak(Box::new(runtime));
@@ -169,12 +181,15 @@ impl Runtime {
         })
     }
 
-    fn of_job(control: ControlChannel) -> Result<Runtime, NodeError> {
+    fn of_job(control: ControlChannel, may_lack_seals: bool) -> Result<Runtime, NodeError> {
         let job = match control.receive_job()? {
             Some(ToNode::Job(job)) => job,
             _ => std::process::exit(125), // the launcher is gone
         };
         let protocol = check_job(&job)?;
+        if job.without_seal && !may_lack_seals {
+            return Err(NodeError::WithoutSeal);
+        }
         let nodes = job.addresses.len() as u16;
         let memory = Arc::new(fabrics::reserve_memory(&job)?);
         let page_size = default_page_size(&memory, job.page_size)?;

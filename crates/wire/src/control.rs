@@ -132,6 +132,8 @@ pub struct JobDescription {
     pub races: bool,
     /// Faults to inflict, if any.
     pub inject: Option<InjectedFaults>,
+    /// Messages bear no seal: only in a job in which `hiroba bench` measures what the seal costs, and which no program of a user's can join.
+    pub without_seal: bool,
 }
 
 /// From the launcher to a node.

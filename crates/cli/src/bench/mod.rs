@@ -4,6 +4,7 @@
 //! sends its rows through standard output. The same nodes exchange the same bytes without Hiroba in the same run (`raw/`), so
 //! that a ratio compares like with like however the machine feels today.
 
+mod backing;
 mod compute;
 mod diff;
 mod locks;
@@ -14,6 +15,7 @@ mod samples;
 mod shared;
 mod streams;
 mod table;
+mod unsealed;
 
 use std::io::{BufRead, BufReader, IsTerminal, Write};
 use std::os::unix::process::CommandExt;
@@ -27,6 +29,7 @@ use serde::{Deserialize, Serialize};
 use crate::failure::{Failure, STATUS_HIROBA, system_words};
 pub use node::serve_as_node;
 pub use plan::{BenchOptions, BenchPlan, Group};
+pub use unsealed::{UnsealedJob, run_without_seal};
 
 /// One line of the result.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -111,6 +114,9 @@ pub fn bench(options: &BenchOptions) -> Result<u8, Failure> {
         }
     }
     progress.clear();
+    if options.without_seal {
+        rows.iter_mut().filter(|row| !row.fabric.is_empty()).for_each(|row| row.state += ", without seal");
+    }
     let heading = format!(
         "hiroba bench: {} nodes on {} cores over {}",
         options.nodes,
@@ -190,10 +196,18 @@ fn run_job(
     };
     let hiroba = std::env::current_exe().map_err(failed)?;
     let mut command = Command::new(&hiroba);
-    command.args(["run", "-n", &nodes.to_string(), "--fabric", &options.fabric]);
-    command.args(["--fault-source", setting.fault_source, "--write-tracking", setting.write_tracking]);
-    command.arg("--").arg(&hiroba).arg("bench-node");
-    command.arg(serde_json::to_string(plan).map_err(|error| failed(error.into()))?);
+    let text = |what: serde_json::Result<String>| what.map_err(|error| failed(error.into()));
+    let choices = ["--fault-source", setting.fault_source, "--write-tracking", setting.write_tracking];
+    let count = nodes.to_string();
+    let job = ["-n", &count, "--fabric", &options.fabric].into_iter().chain(choices);
+    if options.without_seal {
+        let arguments = job.map(str::to_owned).collect();
+        let job = UnsealedJob { arguments, plan: plan.clone() };
+        command.arg("bench-job").arg(text(serde_json::to_string(&job))?);
+    } else {
+        command.arg("run").args(job).arg("--").arg(&hiroba).arg("bench-node");
+        command.arg(text(serde_json::to_string(plan))?);
+    }
     command.stdin(Stdio::null()).stdout(Stdio::piped());
     // A measurement that is killed takes its job with it.
     let prepare = || Ok(rustix::process::set_parent_process_death_signal(Some(Signal::TERM))?);

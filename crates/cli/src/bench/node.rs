@@ -24,7 +24,7 @@ const DIFF_BYTES: usize = 24;
 /// Takes part in a measured job. Called in a process that `hiroba bench` has started as a node.
 pub fn serve_as_node(plan: &BenchPlan) -> Result<u8, Failure> {
     let failed = |what: String| Failure::new(format!("cannot measure: {what}"));
-    let runtime = Runtime::join().map_err(|error| failed(error.to_string()))?;
+    let runtime = Runtime::join_measurement().map_err(|error| failed(error.to_string()))?;
     runtime.prepare_thread().map_err(|error| failed(error.to_string()))?;
     if runtime.nodes() == 1 {
         report(&Report::Progress(Group::Compute.name().to_owned()));

@@ -19,6 +19,8 @@ pub struct BenchOptions {
     pub write_tracking: Option<String>,
     /// Fewer repetitions.
     pub quick: bool,
+    /// Messages bear no seal.
+    pub without_seal: bool,
     /// Where to write the rows as JSON.
     pub json: Option<PathBuf>,
 }

@@ -4,6 +4,7 @@ use std::time::Instant;
 
 use hiroba_base::PageSize;
 
+use super::backing::have_backed;
 use super::node::{Home, Node, report};
 use super::raw::Destination;
 use super::shared::{PAGE_BYTES, Region};
@@ -40,6 +41,7 @@ impl Node<'_> {
     pub fn streams(&mut self) {
         let passes = self.plan.times(8);
         let mut plain = |into| {
+            have_backed(BYTES);
             self.while_home(Home::Answering, |raw| gigabytes_per_second(passes, |_| raw.stream(BYTES, into)))
         };
         let (fresh, reused) = (plain(Destination::Fresh), plain(Destination::Reused));
@@ -70,6 +72,9 @@ impl Node<'_> {
         let page = PageSize::new(page_bytes).ok();
         let step = if order == Order::Strided { 2 * PAGE_BYTES } else { PAGE_BYTES };
         let bytes = BYTES / PAGE_BYTES * step;
+        // The home's frames, the client's and its twins.
+        have_backed(if self.is_home() { bytes * passes } else { 2 * BYTES * passes });
+        self.runtime.barrier();
         let regions: Vec<Region> = match order {
             Order::Again => vec![self.filled(bytes, page); passes],
             _ => (0..passes).map(|_| self.filled(bytes, page)).collect(),

@@ -216,6 +216,7 @@ pub fn describe_job(
         write_tracking: options.write_tracking,
         races: options.races,
         inject: options.inject,
+        without_seal: options.without_seal,
     })
 }
 

@@ -79,6 +79,8 @@ pub struct Identity {
     pub local: NodeId,
     /// How many nodes the job has.
     pub nodes: u16,
+    /// Whether what follows the handshake is sealed.
+    pub seals_records: bool,
 }
 
 /// The keys of a connection.
@@ -111,6 +113,9 @@ impl Identity {
     }
 
     fn session(&self, peer: NodeId, a: &Nonce, b: &Nonce) -> Session {
+        if !self.seals_records {
+            return Session { outgoing: RecordKeys::none(), incoming: RecordKeys::none() };
+        }
         Session {
             outgoing: RecordKeys::new(&self.key, [*a, *b], self.local, peer),
             incoming: RecordKeys::new(&self.key, [*a, *b], peer, self.local),
@@ -212,7 +217,7 @@ mod tests {
     use super::*;
 
     fn identity(local: u16) -> Identity {
-        Identity { key: JobKey([5; 32]), job: 77, local: NodeId(local), nodes: 3 }
+        Identity { key: JobKey([5; 32]), job: 77, local: NodeId(local), nodes: 3, seals_records: true }
     }
 
     const A: Nonce = [1; NONCE_BYTES];

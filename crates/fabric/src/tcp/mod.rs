@@ -107,9 +107,26 @@ impl TcpFabric {
     ///
     /// When the node or the number of addresses is out of bounds, the socket does not listen, or the system gives no descriptors.
     pub fn open(listener: OwnedFd, config: FabricConfig) -> Result<TcpFabric, FabricError> {
+        TcpFabric::with_records(listener, config, true)
+    }
+
+    /// Like [`open`](Self::open), with records that bear empty tags once both sides have proved who they are: to measure what the seal costs.
+    ///
+    /// # Errors
+    ///
+    /// As [`open`](Self::open).
+    pub fn without_seal(listener: OwnedFd, config: FabricConfig) -> Result<TcpFabric, FabricError> {
+        TcpFabric::with_records(listener, config, false)
+    }
+
+    fn with_records(
+        listener: OwnedFd,
+        config: FabricConfig,
+        seals_records: bool,
+    ) -> Result<TcpFabric, FabricError> {
         let nodes = config.nodes()?;
         let FabricConfig { local, addresses, job, key, .. } = config;
-        let identity = Identity { key, job, local, nodes };
+        let identity = Identity { key, job, local, nodes, seals_records };
         let watch = Watch::new().map_err(system("make an epoll descriptor"))?;
         let wake = WakeEvent::new().map_err(system("make an eventfd"))?;
         let ticker = Ticker::new().map_err(system("make a timerfd"))?;

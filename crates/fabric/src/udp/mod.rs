@@ -134,6 +134,15 @@ impl UdpFabric {
         UdpFabric::with_hooks(socket, config, hooks)
     }
 
+    /// Like [`open`](Self::open), with nothing between links and socket, so that strangers are believed: to measure what the seal costs.
+    ///
+    /// # Errors
+    ///
+    /// As [`open`](Self::open).
+    pub fn without_seal(socket: OwnedFd, config: FabricConfig) -> Result<UdpFabric, FabricError> {
+        UdpFabric::with_hooks(socket, config, Vec::new())
+    }
+
     /// Like [`open`](Self::open), with `hooks` between links and socket instead of a job's usual ones: the first is the links'
     /// neighbour. Without [`Sealing`](crate::hooks::sealing::Sealing) among them, strangers are believed.
     ///

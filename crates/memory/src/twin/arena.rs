@@ -1,0 +1,245 @@
+//! Where twins lie: slabs that are cut into granules, so that the twins of a run of pages can lie side by side, and
+//! that are reused without being zeroed.
+//!
+//! Fresh memory costs several times the copy into memory that is there. All slabs but the first, which is all that many
+//! programs need, therefore ask for the kernel's huge pages: one fault then brings 2 MiB.
+
+use core::ptr::NonNull;
+
+use rustix::{io::Errno, mm::Advice};
+
+use crate::mapping::Mapping;
+
+/// A slab's length: the longest page, and the kernel's huge page where granules have 4 KiB.
+pub(super) const SLAB_BYTES: usize = 2 << 20;
+
+/// Empty slabs that are kept for the next twins take no more than this, in bytes: zeroing a slab anew costs as much as copying into it.
+pub(super) const SPARE_BYTES_MAX: usize = 32 << 20;
+
+/// A run is looked for in so many slabs before a new one is made.
+const SLABS_SEARCHED: usize = 8;
+
+const WORD_BITS: usize = u64::BITS as usize;
+
+/// Bytes in the arena that belong to somebody.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Room {
+    start: NonNull<u8>,
+    slab: u32,
+    first: u32,
+    granules: u32,
+    granule_bytes: u32,
+}
+
+// SAFETY: a room is a range of a slab that nobody else has; who moves it to another thread moves its arena with it.
+unsafe impl Send for Room {}
+
+impl Room {
+    /// The length in bytes.
+    pub(super) fn len(&self) -> usize {
+        self.granules as usize * self.granule_bytes as usize
+    }
+
+    /// Its bytes: those that were last written here, by whomever.
+    pub(super) fn bytes(&self) -> &[u8] {
+        // SAFETY: the arena gave this range of a mapped, initialised slab to this room alone and keeps the slab mapped until the room is given back.
+        unsafe { core::slice::from_raw_parts(self.start.as_ptr(), self.len()) }
+    }
+
+    /// Its bytes, to be written.
+    pub(super) fn bytes_mut(&mut self) -> &mut [u8] {
+        // SAFETY: as in `bytes`, and `self` is borrowed mutably.
+        unsafe { core::slice::from_raw_parts_mut(self.start.as_ptr(), self.len()) }
+    }
+
+    /// Cuts the room in two at `granules` granules from its beginning.
+    pub(super) fn split(self, granules: usize) -> (Room, Room) {
+        assert!(granules <= self.granules as usize, "a room of {} granules, got {granules}", self.granules);
+        let Room { start, slab, first, granule_bytes, .. } = self;
+        let count = granules as u32;
+        // SAFETY: the assertion keeps the address within the room or at its end.
+        let behind = unsafe { start.add(granules * granule_bytes as usize) };
+        let head = Room { start, slab, first, granules: count, granule_bytes };
+        let rest = self.granules - count;
+        (head, Room { start: behind, slab, first: first + count, granules: rest, granule_bytes })
+    }
+}
+
+/// One slab: which of its granules are taken.
+#[derive(Debug)]
+struct Slab {
+    mapping: Mapping,
+    taken: Vec<u64>,
+    free: usize,
+}
+
+/// The slabs.
+#[derive(Debug)]
+pub(super) struct Arena {
+    granule_bytes: usize,
+    /// By number; `None` where one was given back to the kernel.
+    slabs: Vec<Option<Slab>>,
+    /// Slabs with nothing in them.
+    empty: usize,
+    /// Where the last room was found.
+    latest: usize,
+}
+
+impl Arena {
+    /// Nothing yet.
+    pub(super) fn new(granule_bytes: usize) -> Arena {
+        Arena { granule_bytes, slabs: Vec::new(), empty: 0, latest: 0 }
+    }
+
+    fn granules_per_slab(&self) -> usize {
+        SLAB_BYTES / self.granule_bytes
+    }
+
+    /// Room for `granules` granules, one after the other, with anything in them.
+    ///
+    /// # Panics
+    /// When a slab has less than that, or the kernel has no memory left to map.
+    pub(super) fn take(&mut self, granules: usize) -> Room {
+        let most = self.granules_per_slab();
+        assert!((1..=most).contains(&granules), "a room has 1 to {most} granules, got {granules}");
+        let slabs = self.slabs.len();
+        let mut candidates = (0..slabs)
+            .map(|turn| (self.latest + slabs - turn) % slabs)
+            .filter(|number| self.slabs[*number].as_ref().is_some_and(|slab| slab.free >= granules))
+            .take(SLABS_SEARCHED);
+        let found = candidates.find_map(|number| Some((number, self.slabs[number].as_ref()?.run(granules)?)));
+        let (number, first) = found.unwrap_or_else(|| (self.add_slab(), 0));
+        self.latest = number;
+        let slab = self.slabs[number].as_mut().expect("a slab that was found is there");
+        self.empty -= usize::from(slab.free == most);
+        slab.free -= granules;
+        slab.mark(first, granules, true);
+        let start =
+            NonNull::new(slab.mapping.at(first * self.granule_bytes)).expect("a mapping begins somewhere");
+        let (slab, first) = (number as u32, first as u32);
+        Room { start, slab, first, granules: granules as u32, granule_bytes: self.granule_bytes as u32 }
+    }
+
+    /// Takes a room back.
+    pub(super) fn give_back(&mut self, room: Room) {
+        let most = self.granules_per_slab();
+        let place = &mut self.slabs[room.slab as usize];
+        let slab = place.as_mut().expect("a slab that has rooms is there");
+        slab.mark(room.first as usize, room.granules as usize, false);
+        slab.free += room.granules as usize;
+        if slab.free == most && room.granules > 0 {
+            if (self.empty + 1) * SLAB_BYTES > SPARE_BYTES_MAX {
+                *place = None;
+            } else {
+                self.empty += 1;
+            }
+        }
+    }
+
+    fn add_slab(&mut self) -> usize {
+        let number = self.slabs.iter().position(Option::is_none).unwrap_or(self.slabs.len());
+        let slab = Slab::map(self.granules_per_slab(), number > 0);
+        let slab =
+            Some(slab.unwrap_or_else(|errno| panic!("expected {SLAB_BYTES} bytes for twins, got: {errno}")));
+        match self.slabs.get_mut(number) {
+            Some(place) => *place = slab,
+            None => self.slabs.push(slab),
+        }
+        self.empty += 1;
+        number
+    }
+}
+
+impl Slab {
+    fn map(granules: usize, huge: bool) -> Result<Slab, Errno> {
+        let mapping = Mapping::of_zeros(SLAB_BYTES)?;
+        if huge {
+            // Kernels without huge pages say so, and give small ones.
+            let _ = mapping.advise(0, SLAB_BYTES, Advice::LinuxHugepage);
+        }
+        let mut taken = vec![0; granules.div_ceil(WORD_BITS)];
+        if let (Some(last), excess @ 1..) = (taken.last_mut(), granules % WORD_BITS) {
+            // What a word has beyond the slab is never free.
+            *last = u64::MAX << excess;
+        }
+        Ok(Slab { mapping, taken, free: granules })
+    }
+
+    /// The first granule of the first free run of so many.
+    fn run(&self, granules: usize) -> Option<usize> {
+        let (mut first, mut at) = (0, 0);
+        let end = self.taken.len() * WORD_BITS;
+        while at < end {
+            let word = self.taken[at / WORD_BITS] >> (at % WORD_BITS);
+            let left = WORD_BITS - at % WORD_BITS;
+            if word & 1 == 1 {
+                at += (word.trailing_ones() as usize).min(left);
+                first = at;
+                continue;
+            }
+            at += (word.trailing_zeros() as usize).min(left);
+            if at - first >= granules {
+                return Some(first);
+            }
+        }
+        None
+    }
+
+    fn mark(&mut self, first: usize, granules: usize, taken: bool) {
+        let mut at = first;
+        while at < first + granules {
+            let bits = (WORD_BITS - at % WORD_BITS).min(first + granules - at);
+            let ones = if bits == WORD_BITS { u64::MAX } else { ((1 << bits) - 1) << (at % WORD_BITS) };
+            let word = &mut self.taken[at / WORD_BITS];
+            debug_assert_eq!(
+                *word & ones,
+                if taken { 0 } else { ones },
+                "a granule is taken once and given back once"
+            );
+            *word ^= ones;
+            at += bits;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const GRANULE_BYTES: usize = 4096;
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(32))]
+        #[test]
+        fn rooms_never_overlap_and_slabs_come_and_go(
+            steps in proptest::collection::vec((any::<bool>(), 1..=512usize, any::<prop::sample::Index>()), 1..80),
+        ) {
+            let mut arena = Arena::new(GRANULE_BYTES);
+            let mut rooms: Vec<(Room, u8)> = Vec::new();
+            for (number, (takes, granules, which)) in steps.into_iter().enumerate() {
+                if takes || rooms.is_empty() {
+                    let mut room = arena.take(if number % 3 == 0 { granules } else { granules % 4 + 1 });
+                    room.bytes_mut().fill(number as u8);
+                    let half = room.granules as usize / 2;
+                    if half > 0 && number % 2 == 0 {
+                        let (head, rest) = room.split(half);
+                        rooms.push((head, number as u8));
+                        room = rest;
+                    }
+                    rooms.push((room, number as u8));
+                } else {
+                    let (room, mark) = rooms.swap_remove(which.index(rooms.len()));
+                    prop_assert!(room.bytes().iter().all(|byte| *byte == mark));
+                    arena.give_back(room);
+                }
+                prop_assert!(rooms.iter().all(|(room, mark)| room.bytes()[0] == *mark && room.bytes()[room.len() - 1] == *mark));
+            }
+            rooms.drain(..).for_each(|(room, _)| arena.give_back(room));
+            let left = arena.slabs.iter().flatten().count();
+            prop_assert_eq!(left, arena.empty);
+            prop_assert!(left * SLAB_BYTES <= SPARE_BYTES_MAX);
+        }
+    }
+}
