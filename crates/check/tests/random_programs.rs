@@ -46,7 +46,7 @@ fn one_seed_is_one_case_and_one_run() {
 
 #[test]
 fn what_fails_shrinks_to_a_small_litmus_program() {
-    for mutant in [Mutant::SkipApply, Mutant::LoseInvalidation, Mutant::DropNoticeOfGrant] {
+    for mutant in [Mutant::SkipApply, Mutant::JoinRuns, Mutant::DropNoticeOfGrant] {
         let case = (0..500).map(Case::of).find(|case| examine(case, Some(mutant)).is_err());
         let case = case.unwrap_or_else(|| panic!("no seed shows {mutant:?}"));
         let (small, wrong) = shrink(&case, Some(mutant)).expect("it fails");

@@ -74,7 +74,10 @@ impl Core {
             return;
         }
         let now = Instant::now();
-        while let Some((_, page)) = self.holds.pop_front_if(|(until, _)| *until <= now) {
+        while let Some((until, page)) = self.holds.front().copied()
+            && until <= now
+        {
+            self.holds.pop_front();
             self.engine.handle_held(page);
         }
     }

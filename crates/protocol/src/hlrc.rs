@@ -88,7 +88,7 @@ use hiroba_wire::{AtomicOperation, Collective, Knowledge, Limits, Message, PageD
 use rustc_hash::FxHashMap;
 
 use self::first_touch::FirstTouches;
-use self::habits::Habit;
+use self::habits::{Due, Habit};
 use self::one_sided::Reach;
 use self::streams::Streams;
 use self::telling::Telling;
@@ -146,6 +146,7 @@ pub struct Hlrc {
     atomic_targets: FxHashMap<Ticket, AtomicTarget>,
     streams: Streams,
     first_touches: FirstTouches,
+    due: Due,
     telling: Telling,
     /// How many publications this node has sent to each other one.
     publications: FxHashMap<NodeId, u64>,
@@ -292,6 +293,7 @@ impl Hlrc {
             atomic_targets: FxHashMap::default(),
             streams: Streams::default(),
             first_touches: FirstTouches::default(),
+            due: Due::new(),
             telling: Telling::default(),
             publications: FxHashMap::default(),
             prefetching_bytes: 0,

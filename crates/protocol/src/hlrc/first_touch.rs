@@ -82,7 +82,7 @@ impl Hlrc {
         let mut given = PageSet::new();
         let mut end = touched.page;
         let mut next = touched.page;
-        while (given.len() as u64) < pages && region.contains(next) {
+        while given.len() < pages && region.contains(next) {
             let located = self.locate(next);
             // Any page that the engine knows something of goes its own way.
             if located.page != touched.page

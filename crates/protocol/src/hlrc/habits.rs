@@ -1,61 +1,75 @@
-//! Habits: what was invalidated at a barrier and read soon after it is fetched at the barrier the next time.
+//! Habits: what a program reads in every phase is fetched at the barrier before it.
 //!
-//! Iterative programs fault on the same pages in every phase, one after the other, a round trip each. So a page that a thread
-//! asked for in the same barrier epoch in which it had lost it is taken for a habit: when the next barrier invalidates it again, it is asked
-//! for at once, with all others of its kind, in one message to each home.
+//! Iterative programs fault on the same pages in every phase, one after the other, a round trip each. So a page that a thread asks for soon after
+//! a barrier has invalidated it is taken for a habit: the next time that it is invalidated it is asked for as many barriers later as the
+//! thread came then, with all others of that barrier, in one message to each home. (Most are read in the phase that follows. The page of a home
+//! that nobody else holds is invalidated one barrier after it was fetched, since the fetch makes it shared, and read when it has been written again.)
 //!
-//! A page that has come unasked does not fault, so nobody sees whether it is still read. A habit is therefore believed for a few barriers only; then the
-//! program must fault once more to renew it, and each time that it does it is believed for twice as long, up to a bound. A
+//! A page that has come unasked does not fault, so nobody sees whether it is still read. A habit is therefore believed a few times only; then the
+//! program must fault once more to renew it, and each time that it does it is believed twice as often, up to a bound. A
 //! page that was fetched in vain is in vain no more often than that.
+
+use std::collections::VecDeque;
 
 use hiroba_base::{PageId, PageSet};
 
 use super::Hlrc;
 
-/// For so many barriers a new habit is believed, and an old one at most.
-const BARRIERS_MIN: u8 = 2;
-const BARRIERS_MAX: u8 = 16;
+/// So often a new habit is believed, and an old one at most.
+const BELIEVED_MIN: u8 = 2;
+const BELIEVED_MAX: u8 = 16;
+
+/// A page that is read so many barriers after it was lost, or later, has no habit.
+const PHASES_MAX: u64 = 4;
 
 /// What is known of a page's use between barriers.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Habit {
-    /// The barrier epoch at the beginning of which the page was invalidated last.
+    /// The barrier epoch at the beginning of which the page was invalidated last; 0 before.
     lost_in: u64,
-    /// For how many more such barriers it is fetched unasked.
+    /// It is read so many epochs later.
+    later: u8,
+    /// How many more times it is fetched unasked.
     believed: u8,
-    /// For how many it was when the program last faulted on it.
+    /// How many times it was when the program last faulted on it.
     trust: u8,
 }
+
+/// The pages to be fetched at the next barriers, the next one first: no more than have been invalidated at [`PHASES_MAX`] barriers.
+pub(super) type Due = VecDeque<Vec<PageId>>;
 
 impl Hlrc {
     /// A thread has faulted on the page, which was absent, perhaps on its way here already.
     pub(super) fn note_use(&mut self, page_id: PageId) {
         let epoch = self.collectives_done;
         let habit = &mut self.pages.entry(page_id).or_default().habit;
-        if habit.lost_in == epoch && epoch > 0 {
-            habit.trust = (habit.trust * 2).clamp(BARRIERS_MIN, BARRIERS_MAX);
-            habit.believed = habit.trust;
-        } else {
+        let later = epoch - habit.lost_in;
+        if habit.lost_in == 0 || later >= PHASES_MAX {
             (habit.trust, habit.believed) = (0, 0);
+            return;
         }
+        let is_as_before = u64::from(habit.later) == later;
+        habit.trust = if is_as_before { habit.trust * 2 } else { 0 }.clamp(BELIEVED_MIN, BELIEVED_MAX);
+        (habit.later, habit.believed) = (later as u8, habit.trust);
     }
 
-    /// A barrier has invalidated these pages.
+    /// A barrier has invalidated these pages: fetches what is read after it.
     pub(super) fn follow_habits(&mut self, invalidated: &PageSet) {
         let epoch = self.collectives_done;
-        let mut wanted = Vec::new();
+        self.due.resize_with(PHASES_MAX as usize, Vec::new);
         for page_id in invalidated.iter() {
             let habit = &mut self.pages.entry(page_id).or_default().habit;
             habit.lost_in = epoch;
-            if habit.believed == 0 {
-                continue;
-            }
-            habit.believed -= 1;
-            let located = self.locate(page_id);
-            if self.may_prefetch() && self.begin_prefetch(located) {
-                wanted.push(page_id);
+            if habit.believed > 0 {
+                habit.believed -= 1;
+                self.due[usize::from(habit.later)].push(page_id);
             }
         }
+        let mut wanted = self.due.pop_front().unwrap_or_default();
+        wanted.retain(|page_id| {
+            let located = self.locate(*page_id);
+            self.may_prefetch() && self.begin_prefetch(located)
+        });
         self.request_pages(&wanted, false);
     }
 }

@@ -282,6 +282,36 @@ mod tests {
         assert_eq!(publications(&mut home), [2]);
     }
 
+    /// Otherwise an older diff would undo a younger one, or a writer would fetch a page without its own.
+    #[test]
+    fn nothing_of_a_writer_overtakes_its_diffs_that_are_kept_for_a_later_region() {
+        let mut home = engine(NodeId::ZERO);
+        let runs: &[u8] = &[0, 1, 7];
+        let diffs_of = |seq, pages: &[u64]| Message::Diffs {
+            seq,
+            last: true,
+            diffs: pages.iter().map(|page| PageDiff { page: PageId(*page), runs }).collect(),
+        };
+        let mut needed = VersionVector::new();
+        needed.advance(WRITER, 2);
+        let request = Message::PageRequest { page: PageId(0), needed: VersionVector::new() };
+        for message in [diffs_of(1, &[0, 4]), diffs_of(2, &[0]), request] {
+            home.handle_message(WRITER, &message).unwrap();
+        }
+        assert_eq!(effects(&mut home), [], "all of it waits");
+        home.add_region(SECOND, PageSize::KIB_4, Placement::On(NodeId::ZERO));
+        let order: Vec<(char, u64)> = effects(&mut home)
+            .into_iter()
+            .filter_map(|effect| match effect {
+                Effect::Apply { page, .. } => Some(('a', page.0)),
+                Effect::SendPages { pages, .. } if pages[0].version == needed => Some(('s', pages[0].page.0)),
+                Effect::SendPages { .. } => Some(('?', 0)),
+                _ => None,
+            })
+            .collect();
+        assert_eq!(order, [('a', 0), ('a', 4), ('a', 0), ('s', 0)]);
+    }
+
     #[test]
     fn a_page_announced_ahead_of_its_region_is_shared_from_the_beginning() {
         let mut home = engine(NodeId::ZERO);
