@@ -6,7 +6,7 @@ use std::fmt::Write as _;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 
 use clap::Args;
-use hiroba_check::litmus::catalogue;
+use hiroba_check::litmus::{Litmus, catalogue, sequential};
 use hiroba_check::program::{Address, GRANULE_BYTES, Instruction, Program, REGISTERS, Register, Width};
 use hiroba_check::random_program::{Shape, generate};
 use hiroba_node::Runtime;
@@ -70,10 +70,15 @@ pub fn litmus(arguments: &LitmusArguments) -> Result<u8, Failure> {
     Ok(0)
 }
 
+/// The catalogue, and the programs that tell sequential consistency from anything weaker.
+fn programs() -> impl Iterator<Item = Litmus> {
+    catalogue().into_iter().chain(sequential())
+}
+
 fn program_of(arguments: &LitmusArguments) -> Result<Program, Failure> {
     match (&arguments.name, arguments.seed) {
         (Some(name), _) => {
-            let found = catalogue().into_iter().find(|litmus| litmus.name == name);
+            let found = programs().find(|litmus| litmus.name == name);
             let unknown = || {
                 Failure::new(format!("expected a program that 'hiroba litmus --list' names, got '{name}'"))
             };
@@ -91,7 +96,7 @@ fn program_of(arguments: &LitmusArguments) -> Result<Program, Failure> {
 
 fn list() -> String {
     let mut text = String::new();
-    for litmus in catalogue() {
+    for litmus in programs() {
         if let Ok(team) = can_run(&litmus.program) {
             let _ = writeln!(text, "-n {} -t {team}  {}", litmus.program.nodes, litmus.name);
         }

@@ -30,7 +30,7 @@ fn judged(directory: &Path, options: &[&str], program: &[&str]) -> Called {
 /// Each seed under another fabric, fault source and way of tracking writes.
 #[test]
 fn random_programs_on_real_nodes_keep_every_promise() {
-    const WAYS: [&[&str]; 7] = [
+    const WAYS: [&[&str]; 9] = [
         &["--fabric", "udp"],
         &["--fabric", "udp", "--inject", "loss=0.1,reorder=0.1,dup=0.05,seed=3"],
         &["--fabric", "tcp", "--fault-source", "sigbus"],
@@ -38,6 +38,8 @@ fn random_programs_on_real_nodes_keep_every_promise() {
         &["--fabric", "shm", "--fault-source", "sigsegv", "--write-tracking", "fault"],
         &["--fabric", "udp", "--write-tracking", "fault"],
         &["--fabric", "shm", "--fault-source", "sigbus"],
+        &["--protocol", "sc", "--fabric", "udp"],
+        &["--protocol", "sc", "--fabric", "shm", "--fault-source", "sigbus"],
     ];
     for (seed, options) in (0..).zip(WAYS) {
         let directory = tempfile::tempdir().expect("a temporary directory");
@@ -48,6 +50,17 @@ fn random_programs_on_real_nodes_keep_every_promise() {
             called.stdout.contains("judged byte by byte") && !called.stdout.contains("data races"),
             "{called:?}"
         );
+    }
+}
+
+/// They race on purpose: only the judge of sequential consistency has a word about them.
+#[test]
+fn racy_programs_on_real_nodes_are_sequentially_consistent_where_that_is_promised() {
+    for (fabric, program) in [("udp", "SB"), ("tcp", "MP"), ("shm", "IRIW"), ("udp", "writers of one page")] {
+        let directory = tempfile::tempdir().expect("a temporary directory");
+        let called = judged(directory.path(), &["--protocol", "sc", "--fabric", fabric], &[program]);
+        assert_eq!(called.status, 0, "{program} over {fabric}: {called:?}");
+        assert!(called.stdout.contains("no violation found"), "{called:?}");
     }
 }
 
