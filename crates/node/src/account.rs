@@ -234,7 +234,7 @@ impl Account {
         if claimed > threads_s {
             time_s.scale(threads_s / claimed);
         }
-        time_s.compute = threads_s - time_s.sum();
+        time_s.compute = (threads_s - time_s.sum()).max(0.0); // else a rounding error may show
         NodeStatistics { node, wall_s, time_s, counters: self.tallies.counters() }
     }
 }
