@@ -69,7 +69,6 @@ fn what_the_contract_names_and_this_version_lacks() {
         "run --slow 1=2 true",
         "run --virtual a.toml true",
         "bench ports",
-        "check dir",
         "analyze dir --html a",
         "calibrate -o a",
         "top",
@@ -84,10 +83,10 @@ fn help_lists_what_works_and_nothing_else() {
     let general = call(&["--help"]);
     let run = call(&["run", "--help"]);
     assert_eq!((general.status, run.status), (0, 0));
-    for word in ["run", "cc", "cxx", "fc", "demo", "bench", "trace", "doctor"] {
+    for word in ["run", "cc", "cxx", "fc", "demo", "bench", "check", "trace", "doctor"] {
         assert!(general.stdout.contains(&format!("\n  {word} ")), "{word}");
     }
-    for word in ["bench-node", "reproduce"] {
+    for word in ["bench-node", "litmus", "reproduce"] {
         assert!(!general.stdout.contains(word), "{word}");
     }
     for flag in [
