@@ -460,6 +460,23 @@ fn pages_that_are_read_after_each_barrier_come_with_it() {
     }
 }
 
+/// Nobody asks for anything once all have left: there may be nobody to answer.
+#[test]
+fn who_leaves_fetches_nothing() {
+    let mut job = Job::of_two(WriteTracking::Async);
+    for _ in 0..4 {
+        job.touch(NODE_0, 500, Access::Write);
+        job.meet(Collective::Barrier);
+        job.touch(NODE_1, 500, Access::Read);
+        job.meet(Collective::Barrier);
+    }
+    job.touch(NODE_0, 500, Access::Write);
+    job.taken();
+    job.meet(Collective::Leave);
+    let received: Vec<usize> = job.counts.iter().map(|counts| counts.received).collect();
+    assert_eq!(received, [1, 1], "an arrival and a departure");
+}
+
 /// A page that is not read any more is fetched in vain a few times only.
 #[test]
 fn habits_that_end_are_given_up() {

@@ -100,8 +100,10 @@ impl Hlrc {
             let message = Message::decode(&bytes, &self.limits).expect("it was decoded when it came");
             self.dispatch(from, &message)?;
         }
-        // Last: what is read from a home's frame must hold all that is known by then.
-        self.follow_habits(&invalidated);
+        // Last: what is read from a home's frame must hold all that is known by then. Who leaves reads nothing any more.
+        if collective != Collective::Leave {
+            self.follow_habits(&invalidated);
+        }
         Ok(())
     }
 
