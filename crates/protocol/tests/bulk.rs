@@ -464,7 +464,7 @@ fn pages_that_are_read_after_each_barrier_come_with_it() {
 #[test]
 fn who_leaves_fetches_nothing() {
     let mut job = Job::of_two(WriteTracking::Async);
-    for _ in 0..4 {
+    for _ in 0..3 {
         job.touch(NODE_0, 500, Access::Write);
         job.meet(Collective::Barrier);
         job.touch(NODE_1, 500, Access::Read);
