@@ -14,9 +14,10 @@
 use std::collections::BTreeMap;
 
 use hiroba_base::{IntervalSeq, NodeId, PageSet, VectorTimestamp};
-use hiroba_wire::{Collective, IntervalNotice, Knowledge};
+use hiroba_wire::{Collective, IntervalNotice, Knowledge, Message};
 
 use crate::ProtocolError;
+use crate::outbox::Outbox;
 
 /// The most nodes right below another one in the tree.
 pub const BELOW_MAX: u16 = 4;
@@ -184,6 +185,53 @@ impl Meeting {
         }
         self.arrivals.push((from, arrival));
         Ok(Ok(self.is_complete().then(|| self.all())))
+    }
+
+    /// Somebody has arrived here, as [`arrive`](Self::arrive) says; if it was the last one, goes on above. At the root that is the departure of
+    /// all: from which collective, and with what.
+    pub fn handle_arrival(
+        &mut self,
+        from: NodeId,
+        epoch: u64,
+        arrival: Arrival,
+        out: &mut Outbox,
+    ) -> Result<Option<(Collective, Knowledge)>, ProtocolError> {
+        match self.arrive(from, epoch, arrival)? {
+            Ok(None) => {}
+            Ok(Some(all)) => {
+                let Arrival { collective, caller, least, knowledge } = all;
+                let Some(above) = self.tree.above(self.me) else {
+                    return Ok(Some((collective, Knowledge { notices: Vec::new(), ..knowledge })));
+                };
+                out.send(above, &Message::Arrive { epoch, collective, caller, least, knowledge });
+            }
+            Err(mismatch) => out.end_job(mismatch.sentence()),
+        }
+        Ok(None)
+    }
+
+    /// All nodes of the job have arrived, as [`depart`](Self::depart) says: tells those right below, and returns what this node is told.
+    pub fn handle_departure(
+        &mut self,
+        from: NodeId,
+        epoch: u64,
+        collective: Collective,
+        news: &Knowledge,
+        out: &mut Outbox,
+    ) -> Result<Knowledge, ProtocolError> {
+        if epoch != self.epoch || from != self.tree.above(self.me).unwrap_or(self.me) {
+            return Err(ProtocolError::Unexpected {
+                expected: "a departure from the present collective, from the node above",
+                got: format!("one from collective {epoch} and node {from}"),
+            });
+        }
+        let mut departures = self.depart(news)?;
+        let own = departures.iter().position(|(node, _)| *node == self.me).expect("this node has arrived");
+        let (_, knowledge) = departures.swap_remove(own);
+        for (below, knowledge) in departures {
+            out.send(below, &Message::Depart { epoch, collective, knowledge });
+        }
+        Ok(knowledge)
     }
 
     fn mismatch(&self, arrival: &Arrival) -> Option<Mismatch> {

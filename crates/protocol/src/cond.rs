@@ -14,9 +14,10 @@
 use std::collections::VecDeque;
 
 use hiroba_base::{CondId, LockId, NodeId};
-use hiroba_wire::Ticket;
+use hiroba_wire::{Message, Ticket};
 use rustc_hash::FxHashMap;
 
+use crate::outbox::Outbox;
 use crate::{ProtocolError, Waiter};
 
 /// The condition variables that a node manages, and its own threads that wait on any.
@@ -34,7 +35,44 @@ struct Waiting {
     noted: bool,
 }
 
+/// What follows from a message about condition variables.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CondAction {
+    /// Nothing more than what has been said.
+    Nothing,
+    /// The thread that is about to wait gives its lock up now.
+    Release(LockId),
+    /// The thread that was signalled takes its lock again.
+    Acquire(LockId, Waiter),
+}
+
 impl Conds {
+    /// A message about a condition variable; `None` when it is none.
+    pub fn handle_message(
+        &mut self,
+        from: NodeId,
+        message: &Message<'_>,
+        out: &mut Outbox,
+    ) -> Result<Option<CondAction>, ProtocolError> {
+        let action = match message {
+            Message::CondWait { cond, ticket } => {
+                self.enqueue(*cond, from, *ticket);
+                out.send(from, &Message::CondNoted { ticket: *ticket });
+                CondAction::Nothing
+            }
+            Message::CondNoted { ticket } => CondAction::Release(self.handle_noted(*ticket)?),
+            Message::CondSignal { cond, all } => {
+                for (node, ticket) in self.signal(*cond, *all) {
+                    out.send(node, &Message::CondWake { ticket });
+                }
+                CondAction::Nothing
+            }
+            Message::CondWake { ticket } => CondAction::Acquire(self.handle_wake(*ticket)?, Waiter(*ticket)),
+            _ => return Ok(None),
+        };
+        Ok(Some(action))
+    }
+
     /// A thread of this node is about to wait.
     pub fn begin_wait(&mut self, waiter: Waiter, lock: LockId) {
         self.waiting.insert(waiter.0, Waiting { lock, noted: false });

@@ -323,6 +323,16 @@ pub enum ProtocolError {
     },
 }
 
+/// What a thread wants that has faulted on a page with this access: where the machine does not say (`Access::None`), it follows from what
+/// faults.
+pub(crate) fn wanted_beyond(access: Access, wanted: Access) -> Access {
+    match (wanted, access) {
+        (Access::None, Access::None) => Access::Read,
+        (Access::None, _) => Access::Write,
+        (known, _) => known,
+    }
+}
+
 /// A coherence protocol on one node.
 ///
 /// The host polls effects until there are none after every `handle_*` call, and answers the effects that

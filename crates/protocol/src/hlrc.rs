@@ -95,10 +95,12 @@ use self::telling::Telling;
 pub use self::tracking::RESTING_AFTER_RELEASES;
 use self::tracking::Watch;
 use crate::barrier::{Arrival, Meeting, Tree};
-use crate::cond::Conds;
+use crate::cond::{CondAction, Conds};
+use crate::engine::wanted_beyond;
 use crate::home::{HomeMap, Located};
 use crate::interval::IntervalLog;
 use crate::lock::{LockAction, Locks};
+use crate::outbox::Outbox;
 use crate::team::Team;
 use crate::{Done, Effect, Engine, Fact, Misuse, Outcome, ProtocolError, Sync, Waiter, WriteTracking, diff};
 
@@ -152,9 +154,7 @@ pub struct Hlrc {
     publications: FxHashMap<NodeId, u64>,
     /// Bytes of pages that were asked for before anybody touched them, and are on their way.
     prefetching_bytes: u64,
-    effects: VecDeque<Effect>,
-    /// Messages to this node itself, as encoded bytes so that they take the same path as others; and those that were kept.
-    loopback: VecDeque<(NodeId, Vec<u8>)>,
+    out: Outbox,
 }
 
 #[derive(Debug, Default)]
@@ -297,8 +297,7 @@ impl Hlrc {
             telling: Telling::default(),
             publications: FxHashMap::default(),
             prefetching_bytes: 0,
-            effects: VecDeque::new(),
-            loopback: VecDeque::new(),
+            out: Outbox::new(me),
         }
     }
 
@@ -336,19 +335,6 @@ impl Hlrc {
         self.homes.home_of(page) == Some(self.me)
     }
 
-    fn send(&mut self, to: NodeId, message: &Message<'_>) {
-        let message = message.encode();
-        if to == self.me {
-            self.loopback.push_back((self.me, message));
-        } else {
-            self.effects.push_back(Effect::Send { to, message });
-        }
-    }
-
-    fn wake(&mut self, waiter: Waiter, outcome: Outcome) {
-        self.effects.push_back(Effect::Wake { waiter, outcome });
-    }
-
     fn protect(&mut self, page_id: PageId, access: Access) {
         let page = self.pages.entry(page_id).or_default();
         page.access = access;
@@ -356,13 +342,13 @@ impl Hlrc {
             self.watch.pages.remove(&page_id);
         }
         let pages = self.locate(page_id).span();
-        self.effects.push_back(Effect::Protect { pages, access });
+        self.out.push(Effect::Protect { pages, access });
     }
 
     fn make_twin(&mut self, page_id: PageId) {
         self.pages.entry(page_id).or_default().twin = true;
         let page_bytes = self.page_bytes(page_id);
-        self.effects.push_back(Effect::Twin { page: page_id, page_bytes });
+        self.out.push(Effect::Twin { page: page_id, page_bytes });
     }
 
     /// Sets the access of pages, in as few effects as they have runs.
@@ -380,19 +366,16 @@ impl Hlrc {
     /// One effect a run of pages: taking access away costs a system call and a TLB shootdown whatever its length.
     fn protect_all(&mut self, pages: &PageSet, access: Access) {
         let spans = self.homes.spans(pages).into_iter();
-        self.effects.extend(spans.map(|pages| Effect::Protect { pages, access }));
+        self.out.extend(spans.map(|pages| Effect::Protect { pages, access }));
     }
 
     /// One message at a time: what it starts (a release, say) is finished before the next.
     fn deliver_loopback(&mut self) {
-        while self.effects.is_empty()
-            && let Some((from, bytes)) = self.loopback.pop_front()
-        {
+        while let Some((from, bytes)) = self.out.next_kept() {
             let message =
                 Message::decode(&bytes, &self.limits).expect("it was encoded here or decoded before");
             if let Err(error) = self.dispatch(from, &message) {
-                let sentence = format!("a message from node {from} breaks the protocol: {error}");
-                self.effects.push_back(Effect::Fatal { sentence });
+                self.out.refuse(from, &error);
             }
         }
     }
@@ -403,17 +386,13 @@ impl Hlrc {
     fn fault(&mut self, granule: PageId, wanted: Access, waiter: Option<Waiter>) {
         let Some(located) = self.homes.locate(granule) else {
             if let Some(waiter) = waiter {
-                self.wake(waiter, Outcome::Misuse(Misuse::NotAllocated(granule)));
+                self.out.wake(waiter, Outcome::Misuse(Misuse::NotAllocated(granule)));
             }
             return;
         };
         let Located { page: page_id, home, .. } = located;
         let page = self.pages.entry(page_id).or_default();
-        let wanted = match (wanted, page.access) {
-            (Access::None, Access::None) => Access::Read,
-            (Access::None, _) => Access::Write,
-            (known, _) => known,
-        };
+        let wanted = wanted_beyond(page.access, wanted);
         if page.access >= wanted {
             // Two threads faulted on one page, or the host had to lower access for its own reasons.
             if page.watched {
@@ -447,7 +426,7 @@ impl Hlrc {
             return;
         }
         if let Some(waiter) = waiter {
-            self.wake(waiter, Outcome::Done);
+            self.out.wake(waiter, Outcome::Done);
         }
     }
 
@@ -500,7 +479,7 @@ impl Hlrc {
             HomeRequest::Page(to) => self.send_pages(to, &[page_id]),
             HomeRequest::Atomic { client, offset, operation } => {
                 self.atomics.push_back((client, page_id, offset));
-                self.effects.push_back(Effect::Atomic { page: page_id, offset, operation });
+                self.out.push(Effect::Atomic { page: page_id, offset, operation });
             }
         }
     }
@@ -522,7 +501,7 @@ impl Hlrc {
             }
             diff::check(runs, self.page_bytes(*page_id) as usize)?;
             if !runs.is_empty() {
-                self.effects.push_back(Effect::Apply { page: *page_id, runs: runs.to_vec() });
+                self.out.push(Effect::Apply { page: *page_id, runs: runs.to_vec() });
             }
             self.tell(|_| Some(Fact::Applied { page: *page_id, writer, seq, bytes: runs.len() as u32 }));
             let page = self.pages.entry(*page_id).or_default();
@@ -549,7 +528,7 @@ impl Hlrc {
         {
             let wanted = if fetch.wants_write { Access::Write } else { Access::Read };
             self.grant_home_access(self.locate(page_id), wanted);
-            fetch.waiters.into_iter().for_each(|waiter| self.wake(waiter, Outcome::Done));
+            fetch.waiters.into_iter().for_each(|waiter| self.out.wake(waiter, Outcome::Done));
         }
     }
 }
@@ -566,7 +545,7 @@ impl Hlrc {
         self.release =
             Some(OpenRelease { announcing, collecting, seq, diffs_missing, noticed, flushes, then });
         if announcing {
-            self.effects.push_back(Effect::TakeAnnouncements);
+            self.out.push(Effect::TakeAnnouncements);
         } else {
             self.collect_written();
         }
@@ -575,7 +554,7 @@ impl Hlrc {
     fn collect_written(&mut self) {
         if self.is_async() {
             self.choose_resting();
-            self.effects.push_back(Effect::CollectWritten);
+            self.out.push(Effect::CollectWritten);
         } else {
             self.close_interval();
         }
@@ -613,7 +592,7 @@ impl Hlrc {
             // What a home page had a twin for is over.
             let keep_twin = page.watched && self.homes.home_of(page_id) != Some(self.me);
             page.twin = keep_twin;
-            self.effects.push_back(Effect::Diff { page: page_id, keep_twin });
+            self.out.push(Effect::Diff { page: page_id, keep_twin });
         }
         let release = self.release.as_mut().expect("a release is open");
         (release.diffs_missing, release.noticed) = (diffs_missing, noticed);
@@ -664,7 +643,7 @@ impl Hlrc {
 
     fn send_flush(&mut self, home: NodeId, seq: IntervalSeq, last: bool, flush: &Flush) {
         let diffs = flush.diffs.iter().map(|(page, runs)| PageDiff { page: *page, runs }).collect();
-        self.send(home, &Message::Diffs { seq, last, diffs });
+        self.out.send(home, &Message::Diffs { seq, last, diffs });
     }
 
     fn finish_release(&mut self) {
@@ -698,7 +677,7 @@ impl Hlrc {
                 let actions = self.locks.release(lock, &self.timestamp);
                 self.carry_out(actions);
                 if let Some(waiter) = waiter {
-                    self.wake(waiter, Outcome::Done);
+                    self.out.wake(waiter, Outcome::Done);
                 }
             }
             AfterRelease::Acquire(sync, waiter) => self.begin_acquire(sync, waiter),
@@ -710,13 +689,14 @@ impl Hlrc {
                 let count = *next;
                 *next += 1;
                 self.tell(|_| Some(Fact::Published { waiter, to, count }));
-                self.send(to, &Message::Publish { knowledge, count });
-                self.wake(waiter, Outcome::Done);
+                self.out.send(to, &Message::Publish { knowledge, count });
+                self.out.wake(waiter, Outcome::Done);
             }
             AfterRelease::Atomic { home, page_id, offset, operation, waiter } => {
                 let needed = self.needed(page_id);
                 let ticket = waiter.0;
-                self.send(home, &Message::AtomicRequest { ticket, page: page_id, offset, operation, needed });
+                self.out
+                    .send(home, &Message::AtomicRequest { ticket, page: page_id, offset, operation, needed });
             }
         }
     }
@@ -789,16 +769,16 @@ impl Hlrc {
     fn carry_out(&mut self, actions: impl IntoIterator<Item = LockAction>) {
         for action in actions {
             match action {
-                LockAction::Send { to, message } => self.send(to, &message),
+                LockAction::Send { to, message } => self.out.send(to, &message),
                 LockAction::Grant { to, lock, timestamp, turn } => {
                     let knowledge = self.knowledge_beyond(&timestamp);
-                    self.send(to, &Message::LockGrant { lock, turn, knowledge });
+                    self.out.send(to, &Message::LockGrant { lock, turn, knowledge });
                 }
                 LockAction::Acquired { waiter, lock, turn } => {
                     self.tell(|_| Some(Fact::Acquired { waiter, lock, turn }));
-                    self.wake(waiter, Outcome::Done);
+                    self.out.wake(waiter, Outcome::Done);
                 }
-                LockAction::Refused(waiter) => self.wake(waiter, Outcome::Refused),
+                LockAction::Refused(waiter) => self.out.wake(waiter, Outcome::Refused),
             }
         }
     }
@@ -806,7 +786,7 @@ impl Hlrc {
     fn acquire_lock(&mut self, lock: LockId, waiter: Waiter) {
         match self.locks.acquire(lock, waiter, &self.timestamp) {
             Ok(actions) => self.carry_out(actions),
-            Err(misuse) => self.wake(waiter, Outcome::Misuse(misuse)),
+            Err(misuse) => self.out.wake(waiter, Outcome::Misuse(misuse)),
         }
     }
 
@@ -828,17 +808,17 @@ impl Hlrc {
             }
             Sync::Acquire(_) | Sync::TryAcquire(_) => self.begin_acquire(sync, waiter),
             Sync::Release(lock) | Sync::Wait(_, lock) if !self.locks.is_held_by(lock, waiter) => {
-                self.wake(waiter, Outcome::Misuse(Misuse::NotHeld(lock)));
+                self.out.wake(waiter, Outcome::Misuse(Misuse::NotHeld(lock)));
             }
             Sync::Release(lock) => self.begin_release(AfterRelease::Unlock(lock, Some(waiter))),
             Sync::Wait(cond, lock) => {
                 self.conds.begin_wait(waiter, lock);
-                self.send(cond.manager(self.limits.nodes), &Message::CondWait { cond, ticket: waiter.0 });
+                self.out.send(cond.manager(self.limits.nodes), &Message::CondWait { cond, ticket: waiter.0 });
             }
             Sync::Signal(cond) | Sync::Broadcast(cond) => {
                 let all = matches!(sync, Sync::Broadcast(_));
-                self.send(cond.manager(self.limits.nodes), &Message::CondSignal { cond, all });
-                self.wake(waiter, Outcome::Done);
+                self.out.send(cond.manager(self.limits.nodes), &Message::CondSignal { cond, all });
+                self.out.wake(waiter, Outcome::Done);
             }
             Sync::Collective(collective) => self.gather(collective, waiter),
             Sync::Publish(to) => self.begin_release(AfterRelease::Publish(to, waiter)),
@@ -854,6 +834,14 @@ impl Hlrc {
         }
         if let Some(actions) = self.locks.handle_message(from, message, &self.timestamp)? {
             self.carry_out(actions);
+            return Ok(());
+        }
+        if let Some(action) = self.conds.handle_message(from, message, &mut self.out)? {
+            match action {
+                CondAction::Nothing => {}
+                CondAction::Release(lock) => self.begin_release(AfterRelease::Unlock(lock, None)),
+                CondAction::Acquire(lock, waiter) => self.acquire_lock(lock, waiter),
+            }
             return Ok(());
         }
         match message {
@@ -878,23 +866,6 @@ impl Hlrc {
             Message::Publish { knowledge, count } => {
                 self.absorb(knowledge, true);
                 self.tell(|_| Some(Fact::PublicationSeen { from, count: *count }));
-            }
-            Message::CondWait { cond, ticket } => {
-                self.conds.enqueue(*cond, from, *ticket);
-                self.send(from, &Message::CondNoted { ticket: *ticket });
-            }
-            Message::CondNoted { ticket } => {
-                let lock = self.conds.handle_noted(*ticket)?;
-                self.begin_release(AfterRelease::Unlock(lock, None));
-            }
-            Message::CondSignal { cond, all } => {
-                for (node, ticket) in self.conds.signal(*cond, *all) {
-                    self.send(node, &Message::CondWake { ticket });
-                }
-            }
-            Message::CondWake { ticket } => {
-                let lock = self.conds.handle_wake(*ticket)?;
-                self.acquire_lock(lock, Waiter(*ticket));
             }
             Message::Arrive { epoch, collective, caller, least, knowledge } => {
                 let (least, knowledge) = (least.clone(), knowledge.clone());
@@ -930,9 +901,7 @@ impl Engine for Hlrc {
     fn add_region(&mut self, pages: PageRange, page_size: PageSize, placement: Placement) {
         let granules_per_page = page_size.bytes() as u64 / u64::from(self.limits.granule_bytes);
         self.homes.add(pages, granules_per_page, placement);
-        for (from, bytes) in std::mem::take(&mut self.ahead) {
-            self.loopback.push_back((from, bytes));
-        }
+        self.out.keep(std::mem::take(&mut self.ahead));
     }
 
     fn set_team(&mut self, threads: u32) {
@@ -995,7 +964,7 @@ impl Engine for Hlrc {
 
     fn poll_effect(&mut self) -> Option<Effect> {
         self.deliver_loopback();
-        self.effects.pop_front()
+        self.out.poll()
     }
 }
 

@@ -16,6 +16,7 @@ pub mod hlrc;
 pub mod home;
 pub mod interval;
 pub mod lock;
+pub mod outbox;
 pub mod races;
 pub mod sc;
 pub mod team;

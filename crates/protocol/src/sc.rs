@@ -52,9 +52,11 @@ use hiroba_wire::{AtomicOperation, Collective, Knowledge, Limits, Message, PageC
 use rustc_hash::FxHashMap;
 
 use crate::barrier::{Arrival, Meeting, Tree};
-use crate::cond::Conds;
+use crate::cond::{CondAction, Conds};
+use crate::engine::wanted_beyond;
 use crate::home::{HomeMap, Located};
 use crate::lock::{LockAction, Locks};
+use crate::outbox::Outbox;
 use crate::team::{Gathered, Team};
 use crate::{
     Done, Effect, Engine, Fact, Misuse, NewContent, Outcome, PageToSend, ProtocolError, Sync, Waiter,
@@ -88,9 +90,7 @@ pub struct Sc {
     early: Vec<(NodeId, Vec<u8>)>,
     /// Requests for regions that this node has yet to hear of: their senders have left the collective that allocated them.
     ahead: Vec<(NodeId, Vec<u8>)>,
-    effects: VecDeque<Effect>,
-    /// Messages to this node itself.
-    loopback: VecDeque<(NodeId, Vec<u8>)>,
+    out: Outbox,
 }
 
 #[derive(Debug)]
@@ -164,8 +164,7 @@ impl Sc {
             tells: false,
             early: Vec::new(),
             ahead: Vec::new(),
-            effects: VecDeque::new(),
-            loopback: VecDeque::new(),
+            out: Outbox::new(me),
         }
     }
 
@@ -177,7 +176,7 @@ impl Sc {
 
     fn tell(&mut self, fact: Fact) {
         if self.tells {
-            self.effects.push_back(Effect::Tell(fact));
+            self.out.push(Effect::Tell(fact));
         }
     }
 
@@ -194,34 +193,18 @@ impl Sc {
         self.locate(page_id).granules as u32 * self.limits.granule_bytes
     }
 
-    fn send(&mut self, to: NodeId, message: &Message<'_>) {
-        let message = message.encode();
-        if to == self.me {
-            self.loopback.push_back((self.me, message));
-        } else {
-            self.effects.push_back(Effect::Send { to, message });
-        }
-    }
-
-    fn wake(&mut self, waiter: Waiter, outcome: Outcome) {
-        self.effects.push_back(Effect::Wake { waiter, outcome });
-    }
-
     fn protect(&mut self, page_id: PageId, access: Access) {
         self.page(page_id).access = access;
         let pages = self.locate(page_id).span();
-        self.effects.push_back(Effect::Protect { pages, access });
+        self.out.push(Effect::Protect { pages, access });
     }
 
     fn deliver_loopback(&mut self) {
-        while self.effects.is_empty()
-            && let Some((from, bytes)) = self.loopback.pop_front()
-        {
+        while let Some((from, bytes)) = self.out.next_kept() {
             let message =
                 Message::decode(&bytes, &self.limits).expect("it was encoded here or decoded before");
             if let Err(error) = self.dispatch(from, &message) {
-                let sentence = format!("a message from node {from} breaks the protocol: {error}");
-                self.effects.push_back(Effect::Fatal { sentence });
+                self.out.refuse(from, &error);
             }
         }
     }
@@ -232,16 +215,12 @@ impl Sc {
     fn fault(&mut self, granule: PageId, wanted: Access, waiter: Option<Waiter>) {
         let Some(located) = self.homes.locate(granule) else {
             if let Some(waiter) = waiter {
-                self.wake(waiter, Outcome::Misuse(Misuse::NotAllocated(granule)));
+                self.out.wake(waiter, Outcome::Misuse(Misuse::NotAllocated(granule)));
             }
             return;
         };
         let page = self.page(located.page);
-        let wanted = match (wanted, page.access) {
-            (Access::None, Access::None) => Access::Read,
-            (Access::None, _) => Access::Write,
-            (known, _) => known,
-        };
+        let wanted = wanted_beyond(page.access, wanted);
         page.wanted = page.wanted.max(wanted);
         page.waiters.extend(waiter.map(|waiter| (waiter, wanted)));
         self.settle(located.page);
@@ -249,7 +228,7 @@ impl Sc {
 
     fn operate(&mut self, granule: PageId, offset: u32, operation: AtomicOperation, waiter: Waiter) {
         let Some(Located { page: page_id, .. }) = self.homes.locate(granule) else {
-            return self.wake(waiter, Outcome::Misuse(Misuse::NotAllocated(granule)));
+            return self.out.wake(waiter, Outcome::Misuse(Misuse::NotAllocated(granule)));
         };
         let offset = offset + (granule.0 - page_id.0) as u32 * self.limits.granule_bytes;
         let page = self.page(page_id);
@@ -320,13 +299,13 @@ impl Sc {
             if access == Access::Write { std::mem::take(&mut page.operations) } else { VecDeque::new() };
         for (waiter, offset, operation) in operations {
             self.operating.push_back((waiter, page_id, offset));
-            self.effects.push_back(Effect::Atomic { page: page_id, offset, operation });
+            self.out.push(Effect::Atomic { page: page_id, offset, operation });
         }
         if must_hold {
-            self.effects.push_back(Effect::Hold { page: page_id });
+            self.out.push(Effect::Hold { page: page_id });
         }
         for (waiter, _) in served {
-            self.wake(waiter, Outcome::Done);
+            self.out.wake(waiter, Outcome::Done);
         }
     }
 
@@ -342,9 +321,9 @@ impl Sc {
             Access::None => {}
             Access::Read => {
                 let to = if page.hint == me { manager } else { page.hint };
-                self.send(to, &Message::CopyRequest { page: page_id, requester: me });
+                self.out.send(to, &Message::CopyRequest { page: page_id, requester: me });
             }
-            Access::Write => self.send(manager, &Message::OwnershipRequest { page: page_id }),
+            Access::Write => self.out.send(manager, &Message::OwnershipRequest { page: page_id }),
         }
     }
 
@@ -354,7 +333,7 @@ impl Sc {
         let copyset = std::mem::take(&mut page.copyset);
         page.invalidating = copyset.len();
         for reader in copyset {
-            self.send(reader, &Message::InvalidateCopy { page: page_id });
+            self.out.send(reader, &Message::InvalidateCopy { page: page_id });
         }
     }
 }
@@ -371,8 +350,8 @@ impl Sc {
         if let Some(owner) = page.give_up_for.take() {
             self.page(page_id).access = Access::None;
             let span = self.locate(page_id).span();
-            self.effects.push_back(Effect::Invalidate { span, pages: 1 });
-            self.send(owner, &Message::CopyInvalidated { page: page_id });
+            self.out.push(Effect::Invalidate { span, pages: 1 });
+            self.out.send(owner, &Message::CopyInvalidated { page: page_id });
         }
     }
 
@@ -396,7 +375,7 @@ impl Sc {
             // They came by a hint, behind the one that has got the page.
             let manager = self.locate(page_id).home;
             for (requester, _) in std::mem::take(&mut self.page(page_id).queue) {
-                self.send(manager, &Message::CopyRequest { page: page_id, requester });
+                self.out.send(manager, &Message::CopyRequest { page: page_id, requester });
             }
         }
     }
@@ -411,13 +390,13 @@ impl Sc {
         copyset.remove(&to);
         let turns = std::mem::take(&mut page.turns).into_iter().collect();
         let copyset = copyset.into_iter().collect();
-        self.send(to, &Message::Ownership { page: page_id, copyset, turns });
+        self.out.send(to, &Message::Ownership { page: page_id, copyset, turns });
     }
 
     fn send_content(&mut self, page_id: PageId, to: NodeId) {
         let page_bytes = self.page_bytes(page_id);
         let pages = vec![PageToSend { page: page_id, page_bytes, version: Default::default() }];
-        self.effects.push_back(Effect::SendPages { to, pages });
+        self.out.push(Effect::SendPages { to, pages });
     }
 
     /// The manager's, or that of a node that the requester takes for the owner.
@@ -437,7 +416,7 @@ impl Sc {
                 "none".to_owned(),
             ));
         }
-        self.send(to, &Message::CopyRequest { page: page_id, requester });
+        self.out.send(to, &Message::CopyRequest { page: page_id, requester });
         Ok(())
     }
 
@@ -449,7 +428,7 @@ impl Sc {
         if last == from {
             return Err(unexpected("another node than the last", format!("node {from} for {page_id}")));
         }
-        self.send(last, &Message::OwnershipForward { page: page_id, requester: from });
+        self.out.send(last, &Message::OwnershipForward { page: page_id, requester: from });
         Ok(())
     }
 
@@ -484,13 +463,7 @@ impl Sc {
             let pages = self.locate(*page_id).span();
             let hinted = u32::from(self.page(*page_id).wanted == Access::None);
             let (fetched, prefetched) = (1 - hinted, hinted);
-            self.effects.push_back(Effect::Install {
-                pages,
-                content: new,
-                merge: false,
-                fetched,
-                prefetched,
-            });
+            self.out.push(Effect::Install { pages, content: new, merge: false, fetched, prefetched });
             if asked == Access::Read {
                 let page = self.page(*page_id);
                 (page.asked, page.hint) = (Access::None, from);
@@ -550,16 +523,16 @@ impl Sc {
     fn carry_out(&mut self, actions: impl IntoIterator<Item = LockAction>) {
         for action in actions {
             match action {
-                LockAction::Send { to, message } => self.send(to, &message),
+                LockAction::Send { to, message } => self.out.send(to, &message),
                 LockAction::Grant { to, lock, turn, .. } => {
                     let knowledge = self.nothing_new();
-                    self.send(to, &Message::LockGrant { lock, turn, knowledge });
+                    self.out.send(to, &Message::LockGrant { lock, turn, knowledge });
                 }
                 LockAction::Acquired { waiter, lock, turn } => {
                     self.tell(Fact::Acquired { waiter, lock, turn });
-                    self.wake(waiter, Outcome::Done);
+                    self.out.wake(waiter, Outcome::Done);
                 }
-                LockAction::Refused(waiter) => self.wake(waiter, Outcome::Refused),
+                LockAction::Refused(waiter) => self.out.wake(waiter, Outcome::Refused),
             }
         }
     }
@@ -567,7 +540,7 @@ impl Sc {
     fn acquire(&mut self, lock: LockId, waiter: Waiter) {
         match self.locks.acquire(lock, waiter, &self.timestamp) {
             Ok(actions) => self.carry_out(actions),
-            Err(misuse) => self.wake(waiter, Outcome::Misuse(misuse)),
+            Err(misuse) => self.out.wake(waiter, Outcome::Misuse(misuse)),
         }
     }
 
@@ -588,23 +561,23 @@ impl Sc {
                 self.carry_out([action]);
             }
             Sync::Release(lock) | Sync::Wait(_, lock) if !self.locks.is_held_by(lock, waiter) => {
-                self.wake(waiter, Outcome::Misuse(Misuse::NotHeld(lock)));
+                self.out.wake(waiter, Outcome::Misuse(Misuse::NotHeld(lock)));
             }
             Sync::Release(lock) => {
                 self.release(lock);
-                self.wake(waiter, Outcome::Done);
+                self.out.wake(waiter, Outcome::Done);
             }
             Sync::Wait(cond, lock) => {
                 self.conds.begin_wait(waiter, lock);
-                self.send(cond.manager(nodes), &Message::CondWait { cond, ticket: waiter.0 });
+                self.out.send(cond.manager(nodes), &Message::CondWait { cond, ticket: waiter.0 });
             }
             Sync::Signal(cond) | Sync::Broadcast(cond) => {
                 let all = matches!(sync, Sync::Broadcast(_));
-                self.send(cond.manager(nodes), &Message::CondSignal { cond, all });
-                self.wake(waiter, Outcome::Done);
+                self.out.send(cond.manager(nodes), &Message::CondSignal { cond, all });
+                self.out.wake(waiter, Outcome::Done);
             }
             Sync::Collective(collective) => self.gather(collective, waiter),
-            Sync::Publish(_) => self.wake(waiter, Outcome::Done),
+            Sync::Publish(_) => self.out.wake(waiter, Outcome::Done),
         }
     }
 
@@ -617,22 +590,14 @@ impl Sc {
                 let arrived = self.handle_arrival(self.me, epoch, arrival);
                 arrived.expect("a node arrives once at the collective after those that it has completed");
             }
-            Gathered::Refused(misuse) => self.wake(waiter, Outcome::Misuse(misuse)),
-            Gathered::Mismatch(sentence) => self.effects.push_back(Effect::Fatal { sentence }),
+            Gathered::Refused(misuse) => self.out.wake(waiter, Outcome::Misuse(misuse)),
+            Gathered::Mismatch(sentence) => self.out.end_job(sentence),
         }
     }
 
     fn handle_arrival(&mut self, from: NodeId, epoch: u64, arrival: Arrival) -> Result<(), ProtocolError> {
-        match self.meeting.arrive(from, epoch, arrival)? {
-            Ok(None) => {}
-            Ok(Some(all)) => match self.meeting.tree().above(self.me) {
-                Some(above) => {
-                    let Arrival { collective, caller, least, knowledge } = all;
-                    self.send(above, &Message::Arrive { epoch, collective, caller, least, knowledge });
-                }
-                None => self.handle_departure(self.me, epoch, all.collective, &all.knowledge)?,
-            },
-            Err(mismatch) => self.effects.push_back(Effect::Fatal { sentence: mismatch.sentence() }),
+        if let Some((collective, news)) = self.meeting.handle_arrival(from, epoch, arrival, &mut self.out)? {
+            self.handle_departure(self.me, epoch, collective, &news)?;
         }
         Ok(())
     }
@@ -644,26 +609,13 @@ impl Sc {
         collective: Collective,
         news: &Knowledge,
     ) -> Result<(), ProtocolError> {
-        let above = self.meeting.tree().above(self.me).unwrap_or(self.me);
-        if !self.team.has_arrived() || epoch != self.collectives_done || from != above {
-            return Err(unexpected(
-                "a departure from the present collective, from the node above",
-                format!("one from collective {epoch} and node {from}"),
-            ));
-        }
-        for (below, knowledge) in self.meeting.depart(news)? {
-            if below != self.me {
-                self.send(below, &Message::Depart { epoch, collective, knowledge });
-            }
-        }
+        self.meeting.handle_departure(from, epoch, collective, news, &mut self.out)?;
         self.collectives_done += 1;
         for waiter in self.team.disperse() {
             self.tell(Fact::Met { waiter, epoch });
-            self.wake(waiter, Outcome::Collective(collective));
+            self.out.wake(waiter, Outcome::Collective(collective));
         }
-        for (from, bytes) in std::mem::take(&mut self.early) {
-            self.loopback.push_back((from, bytes));
-        }
+        self.out.keep(std::mem::take(&mut self.early));
         Ok(())
     }
 
@@ -689,6 +641,14 @@ impl Sc {
             self.carry_out(actions);
             return Ok(());
         }
+        if let Some(action) = self.conds.handle_message(from, message, &mut self.out)? {
+            match action {
+                CondAction::Nothing => {}
+                CondAction::Release(lock) => self.release(lock),
+                CondAction::Acquire(lock, waiter) => self.acquire(lock, waiter),
+            }
+            return Ok(());
+        }
         match message {
             Message::CopyRequest { page, requester } => self.handle_copy_request(*page, *requester),
             Message::OwnershipRequest { page } => self.handle_ownership_request(*page, from),
@@ -704,27 +664,6 @@ impl Sc {
             Message::LockGrant { lock, turn, .. } => {
                 let action = self.locks.handle_grant(*lock, *turn)?;
                 self.carry_out([action]);
-                Ok(())
-            }
-            Message::CondWait { cond, ticket } => {
-                self.conds.enqueue(*cond, from, *ticket);
-                self.send(from, &Message::CondNoted { ticket: *ticket });
-                Ok(())
-            }
-            Message::CondNoted { ticket } => {
-                let lock = self.conds.handle_noted(*ticket)?;
-                self.release(lock);
-                Ok(())
-            }
-            Message::CondSignal { cond, all } => {
-                for (node, ticket) in self.conds.signal(*cond, *all) {
-                    self.send(node, &Message::CondWake { ticket });
-                }
-                Ok(())
-            }
-            Message::CondWake { ticket } => {
-                let lock = self.conds.handle_wake(*ticket)?;
-                self.acquire(lock, Waiter(*ticket));
                 Ok(())
             }
             Message::Arrive { epoch, collective, caller, least, knowledge } => {
@@ -744,9 +683,7 @@ impl Engine for Sc {
     fn add_region(&mut self, pages: PageRange, page_size: PageSize, placement: Placement) {
         let granules_per_page = page_size.bytes() as u64 / u64::from(self.limits.granule_bytes);
         self.homes.add(pages, granules_per_page, placement);
-        for (from, bytes) in std::mem::take(&mut self.ahead) {
-            self.loopback.push_back((from, bytes));
-        }
+        self.out.keep(std::mem::take(&mut self.ahead));
     }
 
     fn set_team(&mut self, threads: u32) {
@@ -792,7 +729,7 @@ impl Engine for Sc {
             }
             page.asked = Access::Read;
             let to = if page.hint == me { self.locate(page_id).home } else { page.hint };
-            self.send(to, &Message::CopyRequest { page: page_id, requester: me });
+            self.out.send(to, &Message::CopyRequest { page: page_id, requester: me });
         }
     }
 
@@ -810,7 +747,7 @@ impl Engine for Sc {
                     let turn = std::mem::replace(turns, *turns + 1);
                     self.tell(Fact::Atomic { waiter, page, offset, turn, outcome });
                 }
-                self.wake(waiter, Outcome::Atomic(outcome));
+                self.out.wake(waiter, Outcome::Atomic(outcome));
             }
             other => unreachable!("nobody asked for {other:?}"),
         }
@@ -828,7 +765,7 @@ impl Engine for Sc {
 
     fn poll_effect(&mut self) -> Option<Effect> {
         self.deliver_loopback();
-        self.effects.pop_front()
+        self.out.poll()
     }
 }
 

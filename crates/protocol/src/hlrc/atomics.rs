@@ -16,7 +16,7 @@ impl Hlrc {
         waiter: Waiter,
     ) {
         let Some(Located { page: page_id, home, .. }) = self.homes.locate(granule) else {
-            self.wake(waiter, Outcome::Misuse(Misuse::NotAllocated(granule)));
+            self.out.wake(waiter, Outcome::Misuse(Misuse::NotAllocated(granule)));
             return;
         };
         let offset = offset + (granule.0 - page_id.0) as u32 * self.limits.granule_bytes;
@@ -53,10 +53,10 @@ impl Hlrc {
                     self.note_unnoticed(page_id);
                 }
                 self.tell(|_| Some(Fact::Atomic { waiter, page: page_id, offset, turn, outcome }));
-                self.wake(waiter, Outcome::Atomic(outcome));
+                self.out.wake(waiter, Outcome::Atomic(outcome));
             }
             AtomicClient::There(node, ticket) => {
-                self.send(node, &Message::AtomicReply { ticket, outcome, turn });
+                self.out.send(node, &Message::AtomicReply { ticket, outcome, turn });
             }
         }
     }
@@ -82,12 +82,12 @@ impl Hlrc {
             self.invalidate(&invalidated);
         } else if is_valid {
             // Our own copy would stay stale: notices of our own intervals do not invalidate it.
-            self.effects.push_back(Effect::Patch { page: page_id, offset, value: outcome.current });
+            self.out.push(Effect::Patch { page: page_id, offset, value: outcome.current });
         }
         self.operated_on.insert(page_id);
         let waiter = Waiter(ticket);
         self.tell(|_| Some(Fact::Atomic { waiter, page: page_id, offset, turn, outcome }));
-        self.wake(waiter, Outcome::Atomic(outcome));
+        self.out.wake(waiter, Outcome::Atomic(outcome));
         Ok(())
     }
 }

@@ -55,7 +55,7 @@ impl Hlrc {
                 [page_id] => self.ask_for_page(home, *page_id),
                 pages => {
                     let wanted = self.wanted(pages);
-                    self.send(home, &Message::PagesRequest { wanted, descending });
+                    self.out.send(home, &Message::PagesRequest { wanted, descending });
                 }
             }
         }
@@ -63,7 +63,7 @@ impl Hlrc {
 
     fn ask_for_page(&mut self, home: NodeId, page_id: PageId) {
         let needed = self.pages.entry(page_id).or_default().needed.clone();
-        self.send(home, &Message::PageRequest { page: page_id, needed });
+        self.out.send(home, &Message::PageRequest { page: page_id, needed });
     }
 
     fn wanted(&mut self, pages: &[PageId]) -> Vec<PagesWanted> {
@@ -137,7 +137,7 @@ impl Hlrc {
     fn send_reply(&mut self, to: NodeId, mut pages: Vec<PageToSend>) {
         if !pages.is_empty() {
             pages.sort_unstable_by_key(|page| page.page);
-            self.effects.push_back(Effect::SendPages { to, pages });
+            self.out.push(Effect::SendPages { to, pages });
         }
     }
 }
@@ -207,20 +207,20 @@ impl Hlrc {
             let arrived = self.accept(located, version, content, &fetch);
             accepted.push((*page_id, fetch));
             if self.pages[page_id].twin {
-                self.effects.push_back(arrived.install(true));
+                self.out.push(arrived.install(true));
             } else if let Some(other) = match &mut run {
                 Some(run) => run.join(arrived),
                 None => Some(arrived),
             } {
                 let before = run.replace(other);
-                self.effects.extend(before.map(|run| run.install(false)));
+                self.out.extend(before.map(|run| run.install(false)));
             }
         }
         if offset != content.len() {
             let got = format!("{} bytes for {offset}", content.len());
             return Err(unexpected("no bytes but those of the pages", got));
         }
-        self.effects.extend(run.map(|run| run.install(false)));
+        self.out.extend(run.map(|run| run.install(false)));
         self.request_pages(&too_old, false);
         self.end_fetches(accepted);
         Ok(())
@@ -260,7 +260,7 @@ impl Hlrc {
             .collect();
         self.give_copies(given);
         for (_, fetch) in fetches {
-            fetch.waiters.into_iter().for_each(|waiter| self.wake(waiter, crate::Outcome::Done));
+            fetch.waiters.into_iter().for_each(|waiter| self.out.wake(waiter, crate::Outcome::Done));
         }
     }
 
@@ -301,12 +301,12 @@ impl Hlrc {
                     (whole, count + pages)
                 }
                 before => {
-                    self.effects.extend(before.map(|(span, pages)| Effect::Invalidate { span, pages }));
+                    self.out.extend(before.map(|(span, pages)| Effect::Invalidate { span, pages }));
                     (span, pages)
                 }
             });
         }
-        self.effects.extend(joined.map(|(span, pages)| Effect::Invalidate { span, pages }));
+        self.out.extend(joined.map(|(span, pages)| Effect::Invalidate { span, pages }));
     }
 
     /// Whether `first .. end` holds a few pages of the region of `end`, and no access to any.

@@ -3,11 +3,11 @@
 use hiroba_base::{NodeId, PageId, VectorTimestamp};
 use hiroba_wire::{Collective, Knowledge, Message};
 
-use super::{AfterRelease, Hlrc, unexpected};
+use super::{AfterRelease, Hlrc};
 use crate::barrier::{Arrival, Meeting};
 use crate::interval::IntervalLog;
 use crate::team::Gathered;
-use crate::{Effect, Fact, Outcome, ProtocolError, Waiter};
+use crate::{Fact, Outcome, ProtocolError, Waiter};
 
 impl Hlrc {
     /// Arranges the nodes in a tree with up to `below_max` nodes below each, instead of [`BELOW_MAX`](crate::barrier::BELOW_MAX): for tests.
@@ -21,8 +21,8 @@ impl Hlrc {
         match self.team.gather(collective, waiter, self.locks.any_held()) {
             Gathered::Waiting => {}
             Gathered::All => self.begin_release(AfterRelease::Arrive(collective)),
-            Gathered::Refused(misuse) => self.wake(waiter, Outcome::Misuse(misuse)),
-            Gathered::Mismatch(sentence) => self.effects.push_back(Effect::Fatal { sentence }),
+            Gathered::Refused(misuse) => self.out.wake(waiter, Outcome::Misuse(misuse)),
+            Gathered::Mismatch(sentence) => self.out.end_job(sentence),
         }
     }
 
@@ -44,21 +44,8 @@ impl Hlrc {
         epoch: u64,
         arrival: Arrival,
     ) -> Result<(), ProtocolError> {
-        match self.meeting.arrive(from, epoch, arrival)? {
-            Ok(None) => {}
-            Ok(Some(all)) => match self.meeting.tree().above(self.me) {
-                Some(above) => {
-                    let Arrival { collective, caller, least, knowledge } = all;
-                    self.send(above, &Message::Arrive { epoch, collective, caller, least, knowledge });
-                }
-                None => {
-                    let timestamp = all.knowledge.timestamp;
-                    let nothing =
-                        Knowledge { timestamp, notices: Vec::new(), epoch: epoch + 1, beyond_arrival: false };
-                    self.handle_departure(self.me, epoch, all.collective, &nothing)?;
-                }
-            },
-            Err(mismatch) => self.effects.push_back(Effect::Fatal { sentence: mismatch.sentence() }),
+        if let Some((collective, news)) = self.meeting.handle_arrival(from, epoch, arrival, &mut self.out)? {
+            self.handle_departure(self.me, epoch, collective, &news)?;
         }
         Ok(())
     }
@@ -71,21 +58,7 @@ impl Hlrc {
         collective: Collective,
         news: &Knowledge,
     ) -> Result<(), ProtocolError> {
-        if !self.team.has_arrived()
-            || epoch != self.collectives_done
-            || from != self.meeting.tree().above(self.me).unwrap_or(self.me)
-        {
-            return Err(unexpected(
-                "a departure from the present collective, from the node above",
-                format!("one from collective {epoch} and node {from}"),
-            ));
-        }
-        let mut departures = self.meeting.depart(news)?;
-        let own = departures.iter().position(|(node, _)| *node == self.me).expect("this node has arrived");
-        let knowledge = &departures.swap_remove(own).1;
-        for (below, knowledge) in departures {
-            self.send(below, &Message::Depart { epoch, collective, knowledge });
-        }
+        let knowledge = &self.meeting.handle_departure(from, epoch, collective, news, &mut self.out)?;
         self.collectives_done += 1;
         let invalidated = self.absorb(knowledge, false);
         self.reclaim_exclusive_pages(&knowledge.timestamp);
@@ -94,7 +67,7 @@ impl Hlrc {
         self.beyond = IntervalLog::new(self.limits.nodes);
         for waiter in self.team.disperse() {
             self.tell(|_| Some(Fact::Met { waiter, epoch }));
-            self.wake(waiter, Outcome::Collective(collective));
+            self.out.wake(waiter, Outcome::Collective(collective));
         }
         for (from, bytes) in std::mem::take(&mut self.early) {
             let message = Message::decode(&bytes, &self.limits).expect("it was decoded when it came");
@@ -150,8 +123,8 @@ impl Hlrc {
         let waits = |kept: &(NodeId, Vec<u8>)| is_of_home && kept.0 == from;
         if self.ahead.iter().any(waits) {
             self.ahead.push((from, message.encode()));
-        } else if self.loopback.iter().any(waits) {
-            self.loopback.push_back((from, message.encode()));
+        } else if self.out.kept().any(waits) {
+            self.out.keep([(from, message.encode())]);
         } else {
             return false;
         }

@@ -74,10 +74,10 @@ impl Hlrc {
         for page_id in pages {
             let read = self.read_of(home, page_id);
             if run.as_mut().is_none_or(|run| !extend(run, &read)) {
-                self.effects.extend(run.replace(read));
+                self.out.extend(run.replace(read));
             }
         }
-        self.effects.extend(run);
+        self.out.extend(run);
     }
 
     fn read_of(&mut self, home: NodeId, page_id: PageId) -> Effect {
@@ -186,7 +186,7 @@ impl Hlrc {
     /// A node that could have read asks by message: perhaps there was no room for its announcement.
     pub(super) fn make_room_for_announcements(&mut self, asks: NodeId) {
         if self.reach.includes(asks) {
-            self.effects.push_back(Effect::TakeAnnouncements);
+            self.out.push(Effect::TakeAnnouncements);
         }
     }
 
@@ -207,9 +207,9 @@ impl Hlrc {
 
     /// All that `writer` has sent from its intervals through `seq` is applied, unless some of it is kept.
     pub(super) fn publish(&mut self, writer: NodeId, seq: IntervalSeq) {
-        let mut kept = self.ahead.iter().chain(&self.loopback);
-        if self.reach.is_some() && kept.all(|(from, _)| *from != writer) {
-            self.effects.push_back(Effect::Publish { writer, seq });
+        let some_is_kept = self.ahead.iter().chain(self.out.kept()).any(|(from, _)| *from == writer);
+        if self.reach.is_some() && !some_is_kept {
+            self.out.push(Effect::Publish { writer, seq });
         }
     }
 }

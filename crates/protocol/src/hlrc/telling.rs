@@ -29,7 +29,7 @@ impl Hlrc {
     pub(super) fn tell(&mut self, fact: impl FnOnce(&Hlrc) -> Option<Fact>) {
         if self.telling.is_on {
             let fact = fact(self);
-            self.effects.extend(fact.map(Effect::Tell));
+            self.out.extend(fact.map(Effect::Tell));
         }
     }
 

@@ -48,14 +48,14 @@ impl Hlrc {
     pub(super) fn watch(&mut self, page_id: PageId) {
         self.begin_watching(page_id);
         let pages = self.locate(page_id).span();
-        self.effects.push_back(Effect::Watch { pages });
+        self.out.push(Effect::Watch { pages });
     }
 
     /// Watches pages, in as few effects as they have runs.
     pub(super) fn watch_set(&mut self, pages: &PageSet) {
         pages.iter().for_each(|page_id| self.begin_watching(page_id));
         let spans = self.homes.spans(pages).into_iter();
-        self.effects.extend(spans.map(|pages| Effect::Watch { pages }));
+        self.out.extend(spans.map(|pages| Effect::Watch { pages }));
     }
 
     fn begin_watching(&mut self, page_id: PageId) {
@@ -93,7 +93,7 @@ impl Hlrc {
             self.watch.pages.remove(&page_id);
         }
         let spans = self.homes.spans(exclusive).into_iter();
-        self.effects.extend(spans.map(|pages| Effect::Unwatch { pages }));
+        self.out.extend(spans.map(|pages| Effect::Unwatch { pages }));
     }
 
     /// Before the host is asked: now and then, which pages have long been unwritten.
