@@ -651,7 +651,7 @@ impl<E: Engine> Cluster<E> {
             }
             Effect::Atomic { page, offset, operation } => {
                 let outcome = memory.operate(page, offset, operation);
-                node.engine.handle_done(Done::Atomic { outcome });
+                node.engine.handle_done(Done::Atomic { page, outcome });
                 let at = Address::in_page(page, offset);
                 let (turns, unreported) = self.atomics.entry(at).or_default();
                 unreported.push((*turns, outcome));

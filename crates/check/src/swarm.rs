@@ -4,9 +4,9 @@
 //! Read first: Groce et al., *Swarm Testing*, ISSTA 2012: leaving features out of a test at random finds more than having all on always.
 
 use hiroba_base::{NodeId, RngExt, seeded};
-use hiroba_protocol::WriteTracking;
 use hiroba_protocol::barrier::BELOW_MAX;
 use hiroba_protocol::hlrc::{Hlrc, RESTING_AFTER_RELEASES};
+use hiroba_protocol::{Consistency, WriteTracking};
 use hiroba_wire::Limits;
 use thiserror::Error;
 
@@ -141,9 +141,9 @@ pub fn examine(case: &Case, mutant: Option<Mutant>) -> Result<Kept, Wrong> {
     let mutation: Box<dyn Mutation> = mutant.map_or_else(|| Box::new(Faithful) as _, Mutant::plant);
     let options = Options { network, one_sided, mutation, ..Options::seeded(schedule, tracking) };
     let engine = |me, limits: Limits, tracking| {
-        let engine =
-            Hlrc::new(me, limits, tracking).telling().resting_after(rest_after).meeting_below(below_max);
-        engine.reading_from(NodeId::all(limits.nodes).filter(|node| reach.includes(me, *node)))
+        let reached = NodeId::all(limits.nodes).filter(|node| *node != me && reach.includes(me, *node));
+        let protocol = Hlrc::new().resting_after(rest_after).reading_from(reached);
+        Consistency::new(me, limits, tracking, Box::new(protocol)).telling().meeting_below(below_max)
     };
     let ended = Cluster::new(&case.program, engine, options).run()?;
     let execution = ended.execution();

@@ -4,6 +4,7 @@ use hiroba_base::NodeId;
 use hiroba_check::cluster::{Cluster, NetworkChoice, Options};
 use hiroba_check::program::script::*;
 use hiroba_check::program::{Address, Instruction, Program};
+use hiroba_protocol::Consistency;
 use hiroba_protocol::WriteTracking;
 use hiroba_protocol::hlrc::Hlrc;
 
@@ -13,9 +14,9 @@ const SAMPLES: u64 = 20;
 const NODES: u16 = 3;
 
 /// What the engines remember: their histories' entries, and the length of all they hold when printed.
-fn remembered(cluster: &Cluster<Hlrc>) -> (usize, usize) {
+fn remembered(cluster: &Cluster<Consistency>) -> (usize, usize) {
     let engines = || NodeId::all(NODES).map(|node| cluster.engine(node));
-    (engines().map(Hlrc::history_len).sum(), engines().map(|engine| format!("{engine:?}").len()).sum())
+    (engines().map(Consistency::history_len).sum(), engines().map(|engine| format!("{engine:?}").len()).sum())
 }
 
 /// Runs until thread 0 has counted `ROUNDS`, sampling on the way.
@@ -26,7 +27,7 @@ fn stays_bounded(program: &Program, rounds: u64, tracking: WriteTracking) {
         network: NetworkChoice::Direct,
         ..Options::seeded(0, tracking)
     };
-    let mut cluster = Cluster::new(program, Hlrc::new, options);
+    let mut cluster = Cluster::new(program, Hlrc::engine, options);
     let mut samples = Vec::new();
     while cluster.step().unwrap_or_else(|failure| panic!("{failure}")) {
         if cluster.register(0, 0) >= (samples.len() as u64 + 1) * rounds / SAMPLES {

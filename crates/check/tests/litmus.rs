@@ -102,15 +102,16 @@ fn one_seed_reproduces_one_run() {
 }
 
 fn fails(program: &Program) -> Failure {
-    Cluster::new(program, Hlrc::new, Options::seeded(1, WriteTracking::Async)).run().unwrap_err()
+    Cluster::new(program, Hlrc::engine, Options::seeded(1, WriteTracking::Async)).run().unwrap_err()
 }
 
 #[test]
 fn different_collectives_end_the_job_with_a_sentence() {
     let program = Program::new(1, [vec![barrier()], vec![leave()]]);
     for seed in 0..20 {
-        let failure =
-            Cluster::new(&program, Hlrc::new, Options::seeded(seed, WriteTracking::Async)).run().unwrap_err();
+        let failure = Cluster::new(&program, Hlrc::engine, Options::seeded(seed, WriteTracking::Async))
+            .run()
+            .unwrap_err();
         let Failure::Fatal { sentence, .. } = failure else { panic!("{failure}") };
         assert!(sentence.contains("hiroba_barrier") && sentence.contains("hiroba_finalize"), "{sentence}");
     }
@@ -148,7 +149,7 @@ fn a_thread_of_no_team_in_a_collective_is_a_misuse() {
     let program = Program::on(2, 1, threads);
     let sentences = (0..20).filter_map(|seed| {
         let options = Options::seeded(seed, WriteTracking::Async);
-        match Cluster::new(&program, Hlrc::new, options).run().unwrap_err() {
+        match Cluster::new(&program, Hlrc::engine, options).run().unwrap_err() {
             Failure::Misuse { misuse, .. } => Some(misuse.to_string()),
             _ => None,
         }
@@ -178,7 +179,7 @@ fn copies_that_rest_lose_nothing() {
         Program::on(2, 8, vec![Script::team(0, writer), Script::team(0, releaser), Script::team(1, reader)]);
     for seed in 0..20 {
         let options = Options::seeded(seed, WriteTracking::Async);
-        let ended = Cluster::new(&program, Hlrc::new, options).run();
+        let ended = Cluster::new(&program, Hlrc::engine, options).run();
         let ended = ended.unwrap_or_else(|failure| panic!("seed {seed}: {failure}"));
         for index in 0..12 {
             assert_eq!(ended.register(2, index), index as u64 + 1, "seed {seed}, word {index}");

@@ -29,7 +29,8 @@ fn options(seed: u64, network: NetworkChoice) -> Options {
 fn what_weaker_protocols_must_never_show_it_never_shows() {
     for litmus in catalogue() {
         for seed in 0..SEEDS {
-            let ended = Cluster::new(&litmus.program, Sc::new, options(seed, NetworkChoice::Shuffled)).run();
+            let ended =
+                Cluster::new(&litmus.program, Sc::engine, options(seed, NetworkChoice::Shuffled)).run();
             let ended = ended.unwrap_or_else(|failure| panic!("{}, seed {seed}: {failure}", litmus.name));
             assert!(!(litmus.forbid)(&ended), "{}, seed {seed}: a forbidden outcome", litmus.name);
             assert_eq!(convicted(&ended), None, "{}, seed {seed}", litmus.name);
@@ -41,7 +42,7 @@ fn what_weaker_protocols_must_never_show_it_never_shows() {
 fn explore(shape: Shape, network: NetworkChoice, seeds: u64) {
     let asked = std::env::var("HIROBA_CHECK_SEEDS").ok().map(|seeds| seeds.parse().expect("a number"));
     for seed in 0..asked.unwrap_or(seeds) {
-        let ended = Cluster::new(&generate(seed, shape), Sc::new, options(seed, network)).run();
+        let ended = Cluster::new(&generate(seed, shape), Sc::engine, options(seed, network)).run();
         let ended = ended.unwrap_or_else(|failure| panic!("{shape:?}, {network:?}, seed {seed}: {failure}"));
         assert_eq!(convicted(&ended), None, "{shape:?}, {network:?}, seed {seed}");
     }
@@ -68,7 +69,7 @@ fn programs_that_race_behave_as_on_one_machine_too() {
         let mut reached = vec![false; litmus.reach.len()];
         for seed in 0..4 * SEEDS {
             let network = if seed % 20 == 0 { NetworkChoice::Lossy } else { NetworkChoice::Shuffled };
-            let ended = Cluster::new(&litmus.program, Sc::new, options(seed, network)).run();
+            let ended = Cluster::new(&litmus.program, Sc::engine, options(seed, network)).run();
             let ended = ended.unwrap_or_else(|failure| panic!("{}, seed {seed}: {failure}", litmus.name));
             let registers = || ended.registers.iter().map(|of| &of[..4]).collect::<Vec<_>>();
             assert!(!(litmus.forbid)(&ended), "{}, seed {seed}: {:?}", litmus.name, registers());
@@ -92,7 +93,7 @@ fn wrong(
     if let Some(mutant) = mutant {
         options.mutation = mutant.plant();
     }
-    let ended = match Cluster::new(program, Sc::new, options).run() {
+    let ended = match Cluster::new(program, Sc::engine, options).run() {
         Ok(ended) => ended,
         Err(failure) => return Some(failure.to_string()),
     };

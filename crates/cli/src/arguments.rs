@@ -7,6 +7,7 @@ use std::time::Duration;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{Args, Parser, Subcommand};
 use hiroba_base::{MAX_NODES, PageSize};
+use hiroba_node::Protocol;
 use hiroba_wire::control::{FaultSourceChoice, InjectedFaults, WriteTrackingChoice};
 use serde::de::DeserializeOwned;
 
@@ -460,15 +461,17 @@ fn check_run(given: RunArguments) -> Result<RunOptions, Failure> {
             given.fabric
         )));
     }
-    if given.protocol == "sc" && given.write_tracking.as_deref() == Some("async") {
-        return Err(Failure::new(
-            "--protocol sc needs every first store to fault, so it goes with --write-tracking fault only; leave --write-tracking out",
-        ));
+    let protocol = check_protocol(&given.protocol)?;
+    let name = protocol.name();
+    if protocol.needs_write_faults() && given.write_tracking.as_deref() == Some("async") {
+        return Err(Failure::new(format!(
+            "--protocol {name} needs every first store to fault, so it goes with --write-tracking fault only; leave --write-tracking out",
+        )));
     }
-    if given.protocol == "sc" && given.races {
-        return Err(Failure::new(
-            "--races holds the intervals of release consistency against each other, and --protocol sc has none; use --protocol hlrc",
-        ));
+    if protocol != Protocol::Hlrc && given.races {
+        return Err(Failure::new(format!(
+            "--races holds the intervals of home-based release consistency against each other, and --protocol {name} keeps none of that kind; use --protocol hlrc",
+        )));
     }
     let mut program = given.program.into_iter();
     let (statistics_table, statistics_json) = check_statistics(given.stats)?;
@@ -476,7 +479,7 @@ fn check_run(given: RunArguments) -> Result<RunOptions, Failure> {
         nodes,
         nodes_asked,
         threads_per_node,
-        protocol: check_choice("protocol", given.protocol, &["hlrc", "sc"], PROTOCOLS_LATER)?,
+        protocol: name.to_owned(),
         fabric: check_fabric(given.fabric)?,
         page_size: check_page_size(&given.page_size)?,
         fault_source: check_fault_source(given.fault_source.as_deref())?,
@@ -566,6 +569,12 @@ fn check_plan<T: DeserializeOwned>(given: &str, command: impl Fn(T) -> Command) 
 const NO_PROGRAM: &str =
     "expected a program to run, as in 'hiroba run -n 4 ./program'; see 'hiroba run --help'";
 const PROTOCOLS_LATER: &[&str] = &["erc-invalidate", "erc-update", "lrc", "aurc", "adaptive"];
+
+fn check_protocol(given: &str) -> Result<Protocol, Failure> {
+    let names = Protocol::ALL.map(Protocol::name);
+    let name = check_choice("protocol", given.to_owned(), &names, PROTOCOLS_LATER)?;
+    Ok(Protocol::named(&name).expect("a name that was checked"))
+}
 
 /// The most program threads a node.
 const THREADS_MAX: u16 = 256;

@@ -66,7 +66,7 @@ pub enum NodeError {
         /// The option.
         what: &'static str,
         /// What there is.
-        known: &'static str,
+        known: String,
         /// What was asked for.
         got: String,
     },

@@ -29,7 +29,11 @@ pub(crate) fn open(job: &JobDescription) -> Result<Arc<dyn Fabric>, NodeError> {
         "udp" => Ok(Arc::new(UdpFabric::open(inherited(job.socket_fd)?, config)?)),
         "tcp" => Ok(Arc::new(TcpFabric::open(inherited(job.socket_fd)?, config)?)),
         "shm" => Ok(Arc::new(ShmFabric::open(shared_files(job)?, &config)?)),
-        got => Err(NodeError::Unknown { what: "fabric", known: "udp, tcp or shm", got: got.to_owned() }),
+        got => Err(NodeError::Unknown {
+            what: "fabric",
+            known: "udp, tcp or shm".to_owned(),
+            got: got.to_owned(),
+        }),
     }
 }
 

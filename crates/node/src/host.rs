@@ -207,7 +207,7 @@ impl Runtime {
                 let word = self.or_fatal(self.memory.atomic_u64(page, offset as usize));
                 let outcome = operate(word, operation);
                 core.twins.patch(page, offset as usize, &outcome.current.to_ne_bytes());
-                core.engine.handle_done(Done::Atomic { outcome });
+                core.engine.handle_done(Done::Atomic { page, outcome });
             }
             Effect::Hold { page } => core.holds.push_back((Instant::now() + self.hold(), page)),
             Effect::Wake { waiter, outcome } => self.threads.get(waiter).answer(Answer::Engine(outcome)),

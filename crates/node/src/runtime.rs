@@ -11,8 +11,7 @@ use hiroba_memory::fault::{
 };
 use hiroba_memory::{ForkGuard, MemoryConfig, MemoryError, SharedMemory, Twins};
 use hiroba_protocol::hlrc::Hlrc;
-use hiroba_protocol::sc::Sc;
-use hiroba_protocol::{Engine, Misuse, Outcome, Sync, Waiter, WriteTracking};
+use hiroba_protocol::{Consistency, Engine, Misuse, Outcome, Protocol, Sync, Waiter, WriteTracking};
 use hiroba_trace::{Activity, NodeStatistics};
 use hiroba_wire::control::{FaultSourceChoice, JobDescription, ToLauncher, ToNode, WriteTrackingChoice};
 use hiroba_wire::{AtomicOperation, AtomicOutcome, Collective, Limits, Placement};
@@ -193,13 +192,15 @@ impl Runtime {
         let nodes = job.addresses.len() as u16;
         let memory = Arc::new(fabrics::reserve_memory(&job)?);
         let page_size = default_page_size(&memory, job.page_size)?;
+        let write_tracking =
+            if protocol.needs_write_faults() { WriteTrackingChoice::Fault } else { job.write_tracking };
         let mut faults = None;
         let mut fabric = None;
         if nodes > 1 {
             faults = Some(if job.races {
                 open_faults_for_races(job.fault_source, &memory)?
             } else {
-                open_faults(job.fault_source, protocol.tracking(job.write_tracking), &memory)?
+                open_faults(job.fault_source, write_tracking, &memory)?
             });
             fabric = Some(fabrics::open(&job)?);
         }
@@ -250,29 +251,22 @@ impl Runtime {
             _ => WriteTracking::Fault,
         };
         let looks_for_races = looks_for_races && nodes > 1;
-        let mut engine: Box<dyn Engine> = match protocol {
-            Protocol::Sc => {
-                let engine = Sc::new(me, limits, tracking);
-                Box::new(if recorder.is_some() { engine.telling() } else { engine })
-            }
-            Protocol::Hlrc => {
-                let mut engine = Hlrc::new(me, limits, tracking);
-                if recorder.is_some() {
-                    engine = engine.telling();
-                }
-                if looks_for_races {
-                    engine = engine.looking_for_races();
-                } else if let Some(one_sided) = fabric.as_deref().and_then(|fabric| fabric.one_sided()) {
-                    engine = engine.reading_from(NodeId::all(nodes).filter(|node| one_sided.reaches(*node)));
-                }
-                Box::new(engine)
-            }
+        let mut engine = if looks_for_races {
+            Hlrc::looking_for_races(me, limits)
+        } else {
+            let one_sided = fabric.as_deref().and_then(|fabric| fabric.one_sided());
+            let reached = NodeId::all(nodes)
+                .filter(|node| *node != me && one_sided.is_some_and(|one_sided| one_sided.reaches(*node)));
+            Consistency::new(me, limits, tracking, protocol.coherence(reached))
         };
+        if recorder.is_some() {
+            engine = engine.telling();
+        }
         for node in NodeId::all(nodes) {
             engine.add_region(layout.arena(node), page_size, Placement::On(node));
         }
         let races = looks_for_races.then(Races::default);
-        let core = Core::new(engine, Twins::new(memory.clone()), races);
+        let core = Core::new(Box::new(engine), Twins::new(memory.clone()), races);
         let heap = Heap::new(me, &memory, layout.arena(me), page_size);
         let runtime = Runtime {
             me,
@@ -478,34 +472,6 @@ struct Parts {
 }
 
 /// The protocols that a node can run.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Protocol {
-    Sc,
-    Hlrc,
-}
-
-impl Protocol {
-    fn named(name: &str) -> Option<Protocol> {
-        [Protocol::Sc, Protocol::Hlrc].into_iter().find(|protocol| protocol.name() == name)
-    }
-
-    fn name(self) -> &'static str {
-        match self {
-            Protocol::Sc => "sc",
-            Protocol::Hlrc => "hlrc",
-        }
-    }
-
-    /// How writes must be tracked, where the protocol leaves no choice.
-    fn tracking(self, asked: WriteTrackingChoice) -> WriteTrackingChoice {
-        match self {
-            // A store to a copy must fault before it is done.
-            Protocol::Sc => WriteTrackingChoice::Fault,
-            Protocol::Hlrc => asked,
-        }
-    }
-}
-
 /// Whether there is a core for each program thread of the nodes that share these.
 fn do_cores_suffice(job: &JobDescription) -> bool {
     let here = job.hosts.get(job.node.index());
@@ -547,14 +513,17 @@ pub fn preflight(
 
 fn check_job(job: &JobDescription) -> Result<Protocol, NodeError> {
     let ours = env!("CARGO_PKG_VERSION");
-    let unknown = |what, known, got: &str| NodeError::Unknown { what, known, got: got.to_owned() };
     if job.version != ours {
         return Err(NodeError::Version { ours: ours.to_owned(), theirs: job.version.clone() });
     }
     if job.build != crate::BUILD {
         return Err(NodeError::Build { ours: crate::BUILD, theirs: job.build.clone() });
     }
-    Protocol::named(&job.protocol).ok_or_else(|| unknown("protocol", "hlrc or sc", &job.protocol))
+    Protocol::named(&job.protocol).ok_or_else(|| NodeError::Unknown {
+        what: "protocol",
+        known: Protocol::names(),
+        got: job.protocol.clone(),
+    })
 }
 
 fn open_faults(

@@ -287,6 +287,8 @@ pub enum Done {
     },
     /// To [`Effect::Atomic`].
     Atomic {
+        /// The page.
+        page: PageId,
         /// What was found and left.
         outcome: AtomicOutcome,
     },

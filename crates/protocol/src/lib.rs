@@ -8,7 +8,9 @@
 //! Each protocol is one file that can be read beside its paper: start with [`hlrc`], or with [`sc`], the oldest.
 
 pub mod barrier;
+pub mod coherence;
 pub mod cond;
+mod consistency;
 pub mod diff;
 mod engine;
 mod fact;
@@ -17,12 +19,19 @@ pub mod home;
 pub mod interval;
 pub mod lock;
 pub mod outbox;
+mod protocols;
 pub mod races;
 pub mod sc;
 pub mod team;
 
+pub use consistency::Consistency;
 pub use engine::{
     Done, Effect, Engine, Misuse, NewContent, Outcome, PageToSend, ProtocolError, ReadOutcome, Sync, Waiter,
     WriteTracking,
 };
 pub use fact::Fact;
+pub use protocols::Protocol;
+
+fn unexpected(expected: &'static str, got: String) -> ProtocolError {
+    ProtocolError::Unexpected { expected, got }
+}

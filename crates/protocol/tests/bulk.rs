@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use hiroba_base::{Access, NodeId, PageId, PageRange, PageSet, PageSize};
 use hiroba_protocol::barrier::BELOW_MAX;
 use hiroba_protocol::hlrc::Hlrc;
-use hiroba_protocol::{Done, Effect, Engine, Outcome, PageToSend, Sync, Waiter, WriteTracking};
+use hiroba_protocol::{Consistency, Done, Effect, Engine, Outcome, PageToSend, Sync, Waiter, WriteTracking};
 use hiroba_wire::{Collective, Limits, Message, PageCopy, Placement};
 
 const GRANULE_BYTES: u32 = 4096;
@@ -32,7 +32,7 @@ struct Counts {
 
 struct Job {
     limits: Limits,
-    engines: Vec<Hlrc>,
+    engines: Vec<Consistency>,
     counts: Vec<Counts>,
     network: VecDeque<(NodeId, NodeId, Vec<u8>)>,
     /// Granules that each node's program has written since they were last asked for (asynchronous tracking).
@@ -44,11 +44,11 @@ impl Job {
     fn new(nodes: u16, tracking: WriteTracking, regions: &[(PageRange, PageSize, Placement)]) -> Job {
         let limits = Limits { nodes, region_granules: 1 << 20, granule_bytes: GRANULE_BYTES };
         let engine = |node| {
-            let mut engine = Hlrc::new(node, limits, tracking);
+            let mut engine = Hlrc::engine(node, limits, tracking);
             regions.iter().for_each(|(pages, size, placement)| engine.add_region(*pages, *size, *placement));
             engine
         };
-        let engines: Vec<Hlrc> = NodeId::all(nodes).map(engine).collect();
+        let engines: Vec<Consistency> = NodeId::all(nodes).map(engine).collect();
         let counts = vec![Counts::default(); engines.len()];
         let written = vec![PageSet::new(); engines.len()];
         Job { limits, engines, counts, network: VecDeque::new(), written, fatal: None }
@@ -59,7 +59,7 @@ impl Job {
         Job::new(2, tracking, &[(REGION, PageSize::KIB_4, Placement::On(NODE_0))])
     }
 
-    fn engine(&mut self, node: NodeId) -> &mut Hlrc {
+    fn engine(&mut self, node: NodeId) -> &mut Consistency {
         &mut self.engines[node.index()]
     }
 

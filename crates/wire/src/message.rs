@@ -289,6 +289,8 @@ pub enum Message<'a> {
     AtomicReply {
         /// The waiting thread.
         ticket: Ticket,
+        /// The word's page.
+        page: PageId,
         /// What was found and left.
         outcome: AtomicOutcome,
         /// When the run is traced: how many operations the word had seen.
@@ -648,6 +650,7 @@ mod tests {
             Message::Depart { epoch: 1, collective: Collective::Barrier, knowledge: knowledge.clone() },
             Message::AtomicReply {
                 ticket: 1,
+                page: PageId(3),
                 outcome: AtomicOutcome { previous: 1, current: 2, written: true },
                 turn: 9,
             },

@@ -8,7 +8,7 @@ use std::collections::VecDeque;
 
 use hiroba_base::{IntervalSeq, NodeId, PageId, PageRange, Prng, RngExt, VersionVector};
 use hiroba_protocol::hlrc::Hlrc;
-use hiroba_protocol::{Engine, ReadOutcome, WriteTracking};
+use hiroba_protocol::{Consistency, Engine, ReadOutcome, WriteTracking};
 use hiroba_wire::Limits;
 use rustc_hash::FxHashMap;
 
@@ -18,10 +18,11 @@ use crate::network::Parcel;
 use crate::program::GRANULE_BYTES;
 
 /// Makes HLRC engines for a cluster; with `one_sided` (see [`Options`](super::Options)) they read each other's frames.
-pub fn hlrc(one_sided: bool) -> impl FnMut(NodeId, Limits, WriteTracking) -> Hlrc {
+pub fn hlrc(one_sided: bool) -> impl FnMut(NodeId, Limits, WriteTracking) -> Consistency {
     move |me, limits, tracking| {
-        let engine = Hlrc::new(me, limits, tracking).telling();
-        if one_sided { engine.reading_from(NodeId::all(limits.nodes)) } else { engine }
+        let others = NodeId::all(limits.nodes).filter(|node| one_sided && *node != me);
+        let protocol = Hlrc::new().reading_from(others);
+        Consistency::new(me, limits, tracking, Box::new(protocol)).telling()
     }
 }
 

@@ -1,50 +1,46 @@
 //! Atomic words: every operation is carried out at the word's home.
 
 use hiroba_base::{PageId, PageSet, VersionVector};
-use hiroba_wire::{AtomicOperation, AtomicOutcome, Message, Ticket};
+use hiroba_wire::{AtomicOutcome, Message, Ticket};
 
-use super::{AfterRelease, AtomicClient, AtomicTarget, Hlrc, HomeRequest, unexpected};
-use crate::home::Located;
-use crate::{Effect, Fact, Misuse, Outcome, ProtocolError, Waiter};
+use super::{AtomicClient, AtomicTarget, Hlrc, HomeRequest};
+use crate::coherence::{AfterRelease, Coherence, Site, WordOperation};
+use crate::{Effect, Fact, Outcome, ProtocolError, Waiter, unexpected};
 
 impl Hlrc {
-    pub(super) fn begin_atomic(
-        &mut self,
-        granule: PageId,
-        offset: u32,
-        operation: AtomicOperation,
-        waiter: Waiter,
-    ) {
-        let Some(Located { page: page_id, home, .. }) = self.homes.locate(granule) else {
-            self.out.wake(waiter, Outcome::Misuse(Misuse::NotAllocated(granule)));
-            return;
-        };
-        let offset = offset + (granule.0 - page_id.0) as u32 * self.limits.granule_bytes;
-        if home == self.me {
+    pub(super) fn begin_atomic(&mut self, site: &mut Site, asked: WordOperation) {
+        let WordOperation { page: page_id, offset, operation, waiter } = asked;
+        if site.is_home(page_id) {
             let needed = self.needed(page_id);
             let client = AtomicClient::Here(waiter);
-            self.handle_home_request(page_id, &needed, HomeRequest::Atomic { client, offset, operation });
-            return;
+            let request = HomeRequest::Atomic { client, offset, operation };
+            return self.handle_home_request(site, page_id, &needed, request);
         }
         self.atomic_targets.insert(waiter.0, AtomicTarget { page: page_id, offset, overtaken: false });
-        let then = AfterRelease::Atomic { home, page_id, offset, operation, waiter };
         let is_watched = self.pages.get(&page_id).is_some_and(|page| page.watched);
         let may_be_dirty = is_watched || self.written.contains(page_id);
         if may_be_dirty {
             // The operation must find this thread's own plain stores at the home: their diff goes first.
-            self.begin_release(then);
+            site.release_for(AfterRelease::Operate(asked));
         } else {
-            self.after_release(then);
+            self.ask_to_operate(site, asked);
         }
+    }
+
+    pub(super) fn ask_to_operate(&mut self, site: &mut Site, asked: WordOperation) {
+        let WordOperation { page, offset, operation, waiter } = asked;
+        let (needed, home) = (self.needed(page), site.locate(page).home);
+        let ticket = waiter.0;
+        site.out.send(home, &Message::AtomicRequest { ticket, page, offset, operation, needed });
     }
 
     pub(super) fn needed(&self, page_id: PageId) -> VersionVector {
         self.pages.get(&page_id).map_or_else(VersionVector::new, |page| page.needed.clone())
     }
 
-    pub(super) fn finish_atomic_at_home(&mut self, outcome: AtomicOutcome) {
+    pub(super) fn finish_atomic_at_home(&mut self, site: &mut Site, outcome: AtomicOutcome) {
         let (client, page_id, offset) = self.atomics.pop_front().expect("every atomic answer has its effect");
-        let turn = self.count_atomic(page_id, offset);
+        let turn = self.count_atomic(site, page_id, offset);
         match client {
             AtomicClient::Here(waiter) => {
                 if self.pages.entry(page_id).or_default().shared {
@@ -52,17 +48,18 @@ impl Hlrc {
                 } else {
                     self.note_unnoticed(page_id);
                 }
-                self.tell(|_| Some(Fact::Atomic { waiter, page: page_id, offset, turn, outcome }));
-                self.out.wake(waiter, Outcome::Atomic(outcome));
+                site.tell(|| Some(Fact::Atomic { waiter, page: page_id, offset, turn, outcome }));
+                site.out.wake(waiter, Outcome::Atomic(outcome));
             }
             AtomicClient::There(node, ticket) => {
-                self.out.send(node, &Message::AtomicReply { ticket, outcome, turn });
+                site.out.send(node, &Message::AtomicReply { ticket, page: page_id, outcome, turn });
             }
         }
     }
 
     pub(super) fn handle_atomic_reply(
         &mut self,
+        site: &mut Site,
         ticket: Ticket,
         outcome: AtomicOutcome,
         turn: u64,
@@ -77,17 +74,27 @@ impl Hlrc {
         let is_valid = self.pages.get(&page_id).is_some_and(|page| page.valid);
         if is_valid && overtaken {
             // The copy may lack the word, or have a later one.
-            let mut invalidated = PageSet::new();
-            self.void(page_id, &mut invalidated);
-            self.invalidate(&invalidated);
+            let mut voided = PageSet::new();
+            self.void(page_id, &mut voided);
+            site.invalidate(&voided, |page| self.access(page));
         } else if is_valid {
             // Our own copy would stay stale: notices of our own intervals do not invalidate it.
-            self.out.push(Effect::Patch { page: page_id, offset, value: outcome.current });
+            site.out.push(Effect::Patch { page: page_id, offset, value: outcome.current });
         }
         self.operated_on.insert(page_id);
         let waiter = Waiter(ticket);
-        self.tell(|_| Some(Fact::Atomic { waiter, page: page_id, offset, turn, outcome }));
-        self.out.wake(waiter, Outcome::Atomic(outcome));
+        site.tell(|| Some(Fact::Atomic { waiter, page: page_id, offset, turn, outcome }));
+        site.out.wake(waiter, Outcome::Atomic(outcome));
         Ok(())
+    }
+
+    /// The number of the operation on an atomic word that has just been carried out; 0 for all when nobody keeps a record.
+    fn count_atomic(&mut self, site: &Site, page: PageId, offset: u32) -> u64 {
+        if !site.tells() {
+            return 0;
+        }
+        let next = self.atomic_turns.entry((page, offset)).or_default();
+        *next += 1;
+        *next - 1
     }
 }

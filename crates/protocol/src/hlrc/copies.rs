@@ -6,9 +6,10 @@ use std::collections::BTreeMap;
 use hiroba_base::{Access, NodeId, PageId, PageRange, PageSet, VersionVector};
 use hiroba_wire::{Message, PAGES_PER_MESSAGE_MAX, PageCopy, PagesWanted};
 
-use super::{Fetch, Hlrc, HomeRequest, PendingRequest, unexpected};
+use super::{Fetch, Hlrc, HomeRequest, PendingRequest};
+use crate::coherence::Site;
 use crate::home::Located;
-use crate::{Effect, Fact, NewContent, PageToSend, ProtocolError};
+use crate::{Effect, Fact, NewContent, PageToSend, ProtocolError, unexpected};
 
 /// A reply with several pages is no longer than this: the first of them can be used while the next ones travel, the message
 /// stays in the caches between its copies, and with its head it fits the longest datagram.
@@ -18,52 +19,54 @@ const REPLY_BYTES_MAX: u64 = 60 << 10;
 /// request need the same.
 const GROUPS_SEARCHED: usize = 8;
 
-/// Pages without access between two that are invalidated, at most, for both to be one call: looking at so many costs
-/// less than another call, which interrupts every running sibling thread.
-const JOINED_GAP_PAGES_MAX: usize = 32;
-
 /// Asking.
 impl Hlrc {
     /// Begins to fetch one page, which somebody waits for: from the home's frame, or by message.
-    pub(super) fn request_page(&mut self, home: NodeId, page_id: PageId) {
+    pub(super) fn request_page(&mut self, site: &mut Site, home: NodeId, page_id: PageId) {
         if self.reach.includes(home) {
-            self.read_pages(home, vec![page_id]);
+            self.read_pages(site, home, vec![page_id]);
         } else {
-            self.ask_for_page(home, page_id);
+            self.ask_for_page(site, home, page_id);
         }
     }
 
     /// Begins to fetch pages for which fetches have been noted, those of each home together.
-    pub(super) fn request_pages(&mut self, pages: &[PageId], descending: bool) {
+    pub(super) fn request_pages(&mut self, site: &mut Site, pages: &[PageId], descending: bool) {
         let mut homes: BTreeMap<NodeId, Vec<PageId>> = BTreeMap::new();
         for page_id in pages {
-            homes.entry(self.locate(*page_id).home).or_default().push(*page_id);
+            homes.entry(site.locate(*page_id).home).or_default().push(*page_id);
         }
         for (home, pages) in homes {
             if self.reach.includes(home) {
-                self.read_pages(home, pages);
+                self.read_pages(site, home, pages);
             } else {
-                self.ask_for_pages(home, &pages, descending);
+                self.ask_for_pages(site, home, &pages, descending);
             }
         }
     }
 
     /// Asks for pages in as few messages as they fit.
-    pub(super) fn ask_for_pages(&mut self, home: NodeId, pages: &[PageId], descending: bool) {
+    pub(super) fn ask_for_pages(
+        &mut self,
+        site: &mut Site,
+        home: NodeId,
+        pages: &[PageId],
+        descending: bool,
+    ) {
         for pages in pages.chunks(PAGES_PER_MESSAGE_MAX as usize) {
             match pages {
-                [page_id] => self.ask_for_page(home, *page_id),
+                [page_id] => self.ask_for_page(site, home, *page_id),
                 pages => {
                     let wanted = self.wanted(pages);
-                    self.out.send(home, &Message::PagesRequest { wanted, descending });
+                    site.out.send(home, &Message::PagesRequest { wanted, descending });
                 }
             }
         }
     }
 
-    fn ask_for_page(&mut self, home: NodeId, page_id: PageId) {
+    fn ask_for_page(&mut self, site: &mut Site, home: NodeId, page_id: PageId) {
         let needed = self.pages.entry(page_id).or_default().needed.clone();
-        self.out.send(home, &Message::PageRequest { page: page_id, needed });
+        site.out.send(home, &Message::PageRequest { page: page_id, needed });
     }
 
     fn wanted(&mut self, pages: &[PageId]) -> Vec<PagesWanted> {
@@ -85,6 +88,7 @@ impl Hlrc {
 impl Hlrc {
     pub(super) fn handle_pages_request(
         &mut self,
+        site: &mut Site,
         from: NodeId,
         wanted: &[PagesWanted],
         descending: bool,
@@ -92,8 +96,8 @@ impl Hlrc {
         let mut ready = Vec::new();
         for PagesWanted { needed, pages } in wanted {
             for page_id in pages.iter() {
-                let located = self.homes.locate(page_id);
-                if located.is_none_or(|located| located.page != page_id || located.home != self.me) {
+                let located = site.homes.locate(page_id);
+                if located.is_none_or(|located| located.page != page_id || located.home != site.me) {
                     return Err(unexpected(
                         "requests for pages that are homed here",
                         format!("one for {page_id}"),
@@ -111,33 +115,33 @@ impl Hlrc {
         if descending {
             ready.reverse();
         }
-        self.send_pages(from, &ready);
+        self.send_pages(site, from, &ready);
         Ok(())
     }
 
     /// Sends pages that hold what is needed, the first ones first.
-    pub(super) fn send_pages(&mut self, to: NodeId, pages: &[PageId]) {
-        self.share(pages.iter().copied());
-        self.make_room_for_announcements(to);
+    pub(super) fn send_pages(&mut self, site: &mut Site, to: NodeId, pages: &[PageId]) {
+        self.share(site, pages.iter().copied());
+        self.make_room_for_announcements(site, to);
         let mut reply = Vec::new();
         let mut bytes = 0;
         for page_id in pages {
-            let page_bytes = self.page_bytes(*page_id);
+            let page_bytes = site.page_bytes(*page_id);
             if bytes + u64::from(page_bytes) > REPLY_BYTES_MAX {
-                self.send_reply(to, std::mem::take(&mut reply));
+                self.send_reply(site, to, std::mem::take(&mut reply));
                 bytes = 0;
             }
             bytes += u64::from(page_bytes);
             let version = self.pages.entry(*page_id).or_default().held.clone();
             reply.push(PageToSend { page: *page_id, page_bytes, version });
         }
-        self.send_reply(to, reply);
+        self.send_reply(site, to, reply);
     }
 
-    fn send_reply(&mut self, to: NodeId, mut pages: Vec<PageToSend>) {
+    fn send_reply(&mut self, site: &mut Site, to: NodeId, mut pages: Vec<PageToSend>) {
         if !pages.is_empty() {
             pages.sort_unstable_by_key(|page| page.page);
-            self.out.push(Effect::SendPages { to, pages });
+            site.out.push(Effect::SendPages { to, pages });
         }
     }
 }
@@ -177,6 +181,7 @@ impl Arrived {
 impl Hlrc {
     pub(super) fn handle_pages_reply(
         &mut self,
+        site: &mut Site,
         copies: &[PageCopy],
         content: &[u8],
     ) -> Result<(), ProtocolError> {
@@ -185,12 +190,12 @@ impl Hlrc {
         let mut accepted: Vec<(PageId, Fetch)> = Vec::new();
         let mut too_old = Vec::new();
         for PageCopy { page: page_id, version, is_zero } in copies {
-            let located = self.homes.locate(*page_id).filter(|located| located.page == *page_id);
+            let located = site.homes.locate(*page_id).filter(|located| located.page == *page_id);
             let page = self.pages.entry(*page_id).or_default();
             let (Some(fetch), Some(located)) = (page.fetch.take(), located) else {
                 return Err(unexpected("a page only after a request", format!("{page_id}")));
             };
-            let page_bytes = located.granules as usize * self.limits.granule_bytes as usize;
+            let page_bytes = located.granules as usize * site.limits.granule_bytes as usize;
             let received = offset..offset + if *is_zero { 0 } else { page_bytes };
             offset = received.end;
             if offset > content.len() {
@@ -204,30 +209,31 @@ impl Hlrc {
                 continue;
             }
             let content = if *is_zero { NewContent::Zero } else { NewContent::Received(received) };
-            let arrived = self.accept(located, version, content, &fetch);
+            let arrived = self.accept(site, located, version, content, &fetch);
             accepted.push((*page_id, fetch));
             if self.pages[page_id].twin {
-                self.out.push(arrived.install(true));
+                site.out.push(arrived.install(true));
             } else if let Some(other) = match &mut run {
                 Some(run) => run.join(arrived),
                 None => Some(arrived),
             } {
                 let before = run.replace(other);
-                self.out.extend(before.map(|run| run.install(false)));
+                site.out.extend(before.map(|run| run.install(false)));
             }
         }
         if offset != content.len() {
             let got = format!("{} bytes for {offset}", content.len());
             return Err(unexpected("no bytes but those of the pages", got));
         }
-        self.out.extend(run.map(|run| run.install(false)));
-        self.request_pages(&too_old, false);
-        self.end_fetches(accepted);
+        site.out.extend(run.map(|run| run.install(false)));
+        self.request_pages(site, &too_old, false);
+        self.end_fetches(site, accepted);
         Ok(())
     }
 
     fn accept(
         &mut self,
+        site: &mut Site,
         located: Located,
         version: &VersionVector,
         content: NewContent,
@@ -238,18 +244,16 @@ impl Hlrc {
         page.needed = VersionVector::new();
         page.valid = true;
         if fetch.hinted {
-            self.prefetching_bytes -= located.granules * u64::from(self.limits.granule_bytes);
+            self.prefetching_bytes -= located.granules * u64::from(site.limits.granule_bytes);
         }
         let fetched = u32::from(fetch.demanded);
         Arrived { pages: located.span(), content, fetched, prefetched: 1 - fetched }
     }
 
     /// Lets the program at what has come.
-    pub(super) fn end_fetches(&mut self, fetches: Vec<(PageId, Fetch)>) {
+    pub(super) fn end_fetches(&mut self, site: &mut Site, fetches: Vec<(PageId, Fetch)>) {
         for (page_id, _) in &fetches {
-            self.tell(|engine| {
-                Some(Fact::Holds { page: *page_id, version: engine.pages[page_id].held.clone() })
-            });
+            site.tell(|| Some(Fact::Holds { page: *page_id, version: self.pages[page_id].held.clone() }));
         }
         let given = fetches.iter().filter(|(page_id, fetch)| {
             // A marker that nobody has touched yet tells when it is touched; a page with unsent writes has no time for that.
@@ -258,22 +262,26 @@ impl Hlrc {
         let given: Vec<(PageId, Access)> = given
             .map(|(page_id, fetch)| (*page_id, if fetch.wants_write { Access::Write } else { Access::Read }))
             .collect();
-        self.give_copies(given);
+        self.give_copies(site, given);
         for (_, fetch) in fetches {
-            fetch.waiters.into_iter().for_each(|waiter| self.out.wake(waiter, crate::Outcome::Done));
+            fetch.waiters.into_iter().for_each(|waiter| site.out.wake(waiter, crate::Outcome::Done));
         }
     }
 
     /// Lets the program at copies whose content is there.
-    pub(super) fn give_copies(&mut self, copies: impl IntoIterator<Item = (PageId, Access)>) {
+    pub(super) fn give_copies(
+        &mut self,
+        site: &mut Site,
+        copies: impl IntoIterator<Item = (PageId, Access)>,
+    ) {
         let (mut watched, mut writable, mut readable) = (PageSet::new(), PageSet::new(), PageSet::new());
         for (page_id, wanted) in copies {
             let has_twin = self.pages.entry(page_id).or_default().twin;
-            let needs_twin = self.is_async() || wanted == Access::Write;
+            let needs_twin = site.is_async() || wanted == Access::Write;
             if needs_twin && !has_twin {
-                self.make_twin(page_id);
+                self.make_twin(site, page_id);
             }
-            if self.is_async() {
+            if site.is_async() {
                 watched.insert(page_id);
             } else if needs_twin || has_twin {
                 self.written.insert(page_id);
@@ -282,40 +290,8 @@ impl Hlrc {
                 readable.insert(page_id);
             }
         }
-        self.watch_set(&watched);
-        self.protect_set(&writable, Access::Write);
-        self.protect_set(&readable, Access::Read);
-    }
-}
-
-/// Giving up.
-impl Hlrc {
-    /// Takes the program's access to pages away, in as few calls as possible.
-    pub(super) fn invalidate(&mut self, pages: &PageSet) {
-        let mut joined: Option<(PageRange, u64)> = None;
-        for span in self.homes.spans(pages) {
-            let pages = self.homes.pages_in(span).count() as u64;
-            joined = Some(match joined {
-                Some((before, count)) if self.nothing_runs_free(before.end(), span.first) => {
-                    let whole = PageRange { first: before.first, count: span.end().0 - before.first.0 };
-                    (whole, count + pages)
-                }
-                before => {
-                    self.out.extend(before.map(|(span, pages)| Effect::Invalidate { span, pages }));
-                    (span, pages)
-                }
-            });
-        }
-        self.out.extend(joined.map(|(span, pages)| Effect::Invalidate { span, pages }));
-    }
-
-    /// Whether `first .. end` holds a few pages of the region of `end`, and no access to any.
-    fn nothing_runs_free(&self, first: PageId, end: PageId) -> bool {
-        let same_region = self.homes.region_around(end).is_some_and(|region| region.contains(first));
-        let gap = PageRange { first, count: end.0 - first.0 };
-        let mut pages = self.homes.pages_in(gap).take(JOINED_GAP_PAGES_MAX + 1).enumerate();
-        same_region
-            && pages
-                .all(|(index, page)| index < JOINED_GAP_PAGES_MAX && self.access(page.page) == Access::None)
+        self.watch_set(site, &watched);
+        self.protect_set(site, &writable, Access::Write);
+        self.protect_set(site, &readable, Access::Read);
     }
 }

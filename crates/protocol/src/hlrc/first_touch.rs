@@ -8,6 +8,7 @@
 use hiroba_base::{Access, PageId, PageSet};
 
 use super::Hlrc;
+use crate::coherence::Site;
 use crate::home::Located;
 
 /// Runs that are followed at once: of several arrays, by several threads. A new one takes the place of the one that was quiet for
@@ -74,19 +75,19 @@ impl FirstTouches {
 
 impl Hlrc {
     /// The program has touched a page homed here that nobody has heard of: it may use the page, and pages that follow.
-    pub(super) fn give_untouched(&mut self, touched: Located) {
-        let page_bytes = u64::from(self.page_bytes(touched.page));
+    pub(super) fn give_untouched(&mut self, site: &mut Site, touched: Located) {
+        let page_bytes = u64::from(site.page_bytes(touched.page));
         let pages_max = (GIVEN_BYTES_MAX / page_bytes).max(1);
         let (pages, upwards) = self.first_touches.touch(touched.page, touched.granules, pages_max);
-        let region = self.homes.region_around(touched.page).expect("a page that faults is allocated");
+        let region = site.homes.region_around(touched.page).expect("a page that faults is allocated");
         let mut given = PageSet::new();
         let mut end = touched.page;
         let mut next = touched.page;
         while given.len() < pages && region.contains(next) {
-            let located = self.locate(next);
+            let located = site.locate(next);
             // Any page that the engine knows something of goes its own way.
             if located.page != touched.page
-                && (located.home != self.me || self.pages.contains_key(&located.page))
+                && (located.home != site.me || self.pages.contains_key(&located.page))
             {
                 break;
             }
@@ -100,6 +101,6 @@ impl Hlrc {
         for page_id in given.iter() {
             self.pages.entry(page_id).or_default().unnoticed = true;
         }
-        self.protect_set(&given, Access::Write);
+        self.protect_set(site, &given, Access::Write);
     }
 }

@@ -14,6 +14,7 @@ use std::collections::VecDeque;
 use hiroba_base::{PageId, PageSet};
 
 use super::Hlrc;
+use crate::coherence::Site;
 
 /// So often a new habit is believed, and an old one at most.
 const BELIEVED_MIN: u8 = 2;
@@ -40,8 +41,8 @@ pub(super) type Due = VecDeque<Vec<PageId>>;
 
 impl Hlrc {
     /// A thread has faulted on the page, which was absent, perhaps on its way here already.
-    pub(super) fn note_use(&mut self, page_id: PageId) {
-        let epoch = self.collectives_done;
+    pub(super) fn note_use(&mut self, site: &mut Site, page_id: PageId) {
+        let epoch = site.collectives_done;
         let habit = &mut self.pages.entry(page_id).or_default().habit;
         let later = epoch - habit.lost_in;
         if habit.lost_in == 0 || later >= PHASES_MAX {
@@ -54,8 +55,8 @@ impl Hlrc {
     }
 
     /// A barrier has invalidated these pages: fetches what is read after it.
-    pub(super) fn follow_habits(&mut self, invalidated: &PageSet) {
-        let epoch = self.collectives_done;
+    pub(super) fn follow_habits(&mut self, site: &mut Site, invalidated: &PageSet) {
+        let epoch = site.collectives_done;
         self.due.resize_with(PHASES_MAX as usize, Vec::new);
         for page_id in invalidated.iter() {
             let habit = &mut self.pages.entry(page_id).or_default().habit;
@@ -67,9 +68,9 @@ impl Hlrc {
         }
         let mut wanted = self.due.pop_front().unwrap_or_default();
         wanted.retain(|page_id| {
-            let located = self.locate(*page_id);
-            self.may_prefetch() && self.begin_prefetch(located)
+            let located = site.locate(*page_id);
+            self.may_prefetch() && self.begin_prefetch(site, located)
         });
-        self.request_pages(&wanted, false);
+        self.request_pages(site, &wanted, false);
     }
 }

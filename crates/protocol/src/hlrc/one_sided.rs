@@ -30,6 +30,7 @@
 use hiroba_base::{Access, IntervalSeq, NodeId, PageId, PageRange, PageSet, VersionVector};
 
 use super::Hlrc;
+use crate::coherence::Site;
 use crate::home::Located;
 use crate::{Effect, ReadOutcome};
 
@@ -53,70 +54,71 @@ impl Reach {
 }
 
 impl Hlrc {
-    /// Has pages that are homed on `nodes` read from there without the home's help ([`Effect::Read`]). The same nodes read pages
+    /// Has pages that are homed on `others` read from there without the home's help ([`Effect::Read`]). The same nodes read pages
     /// homed here likewise: reach is mutual.
     ///
     /// # Panics
     /// When data races are looked for, which needs every fetch to be a message.
-    pub fn reading_from(mut self, nodes: impl IntoIterator<Item = NodeId>) -> Hlrc {
+    pub fn reading_from(mut self, others: impl IntoIterator<Item = NodeId>) -> Hlrc {
         assert!(!self.looks_for_races, "a home hears of every fetch when data races are looked for");
-        for node in nodes.into_iter().filter(|node| *node != self.me) {
-            self.reach.0.resize(usize::from(self.limits.nodes), false);
+        for node in others {
+            let reached = self.reach.0.len().max(node.index() + 1);
+            self.reach.0.resize(reached, false);
             self.reach.0[node.index()] = true;
         }
         self
     }
 
     /// Reads pages of one home from its frames; those that follow each other together.
-    pub(super) fn read_pages(&mut self, home: NodeId, mut pages: Vec<PageId>) {
+    pub(super) fn read_pages(&mut self, site: &mut Site, home: NodeId, mut pages: Vec<PageId>) {
         pages.sort_unstable();
         let mut run: Option<Effect> = None;
         for page_id in pages {
-            let read = self.read_of(home, page_id);
+            let read = self.read_of(site, home, page_id);
             if run.as_mut().is_none_or(|run| !extend(run, &read)) {
-                self.out.extend(run.replace(read));
+                site.out.extend(run.replace(read));
             }
         }
-        self.out.extend(run);
+        site.out.extend(run);
     }
 
-    fn read_of(&mut self, home: NodeId, page_id: PageId) -> Effect {
-        let Located { granules, .. } = self.locate(page_id);
+    fn read_of(&mut self, site: &mut Site, home: NodeId, page_id: PageId) -> Effect {
+        let Located { granules, .. } = site.locate(page_id);
         let pages = PageRange { first: page_id, count: granules };
-        let page_bytes = granules as u32 * self.limits.granule_bytes;
+        let page_bytes = granules as u32 * site.limits.granule_bytes;
         let page = self.pages.entry(page_id).or_default();
         let mut needed = VersionVector::new();
         let of_others = page.needed.entries().iter().filter(|(writer, _)| *writer != home);
         of_others.for_each(|(writer, seq)| needed.advance(*writer, *seq));
-        needed.advance(self.me, page.held.get(self.me));
+        needed.advance(site.me, page.held.get(site.me));
         let prefetched = page.fetch.as_ref().is_some_and(|fetch| !fetch.demanded);
         Effect::Read { pages, page_bytes, home, needed, merge: page.twin, prefetched }
     }
 
     /// The host has read pages, or could not.
-    pub(super) fn handle_read(&mut self, pages: PageRange, outcome: ReadOutcome) {
-        let Located { granules, home, .. } = self.locate(pages.first);
+    pub(super) fn handle_read(&mut self, site: &mut Site, pages: PageRange, outcome: ReadOutcome) {
+        let Located { granules, home, .. } = site.locate(pages.first);
         let page_ids = (0..pages.count / granules).map(|index| PageId(pages.first.0 + index * granules));
         let ReadOutcome::Installed { dirty } = outcome else {
-            return self.ask_for_pages(home, &page_ids.collect::<Vec<_>>(), false);
+            return self.ask_for_pages(site, home, &page_ids.collect::<Vec<_>>(), false);
         };
         let mut fetches = Vec::new();
         for page_id in page_ids {
             let page = self.pages.entry(page_id).or_default();
             let fetch = page.fetch.take().expect("a page that is read is being fetched");
             page.has_come();
-            if page.twin && !dirty && self.is_async() {
+            if page.twin && !dirty && site.is_async() {
                 self.written.remove(page_id);
             }
             if fetch.hinted {
-                self.prefetching_bytes -= granules * u64::from(self.limits.granule_bytes);
+                self.prefetching_bytes -= granules * u64::from(site.limits.granule_bytes);
             }
             // Replies come in the order in which the home acted, copies do not.
             let under_way = self.atomic_targets.values_mut().filter(|target| target.page == page_id);
             under_way.for_each(|target| target.overtaken = true);
             fetches.push((page_id, fetch));
         }
-        self.end_fetches(fetches);
+        self.end_fetches(site, fetches);
     }
 }
 
@@ -158,7 +160,7 @@ fn extend(last: &mut Effect, next: &Effect) -> bool {
 /// The home's side.
 impl Hlrc {
     /// Another node has copies of pages homed here, or is about to make them.
-    pub(super) fn share(&mut self, page_ids: impl IntoIterator<Item = PageId>) {
+    pub(super) fn share(&mut self, site: &mut Site, page_ids: impl IntoIterator<Item = PageId>) {
         let mut watched = PageSet::new();
         for page_id in page_ids {
             let page = self.pages.entry(page_id).or_default();
@@ -167,12 +169,12 @@ impl Hlrc {
                 // It may have been written without notice until now; from now on its reader must hear of writes.
                 let runs_free = page.access == Access::Write;
                 self.written.insert(page_id);
-                if self.is_async() && runs_free {
+                if site.is_async() && runs_free {
                     watched.insert(page_id);
                 }
             }
         }
-        self.watch_set(&watched);
+        self.watch_set(site, &watched);
     }
 
     /// The runtime has written an exclusive page that the program may never have touched. Who asks by message comes after it, so only a
@@ -184,32 +186,27 @@ impl Hlrc {
     }
 
     /// A node that could have read asks by message: perhaps there was no room for its announcement.
-    pub(super) fn make_room_for_announcements(&mut self, asks: NodeId) {
+    pub(super) fn make_room_for_announcements(&mut self, site: &mut Site, asks: NodeId) {
         if self.reach.includes(asks) {
-            self.out.push(Effect::TakeAnnouncements);
+            site.out.push(Effect::TakeAnnouncements);
         }
     }
 
-    pub(super) fn handle_announced(&mut self, pages: &[PageId]) {
+    pub(super) fn note_readers(&mut self, site: &mut Site, pages: &[PageId]) {
         // A page that is not allocated here yet will be: its reader has left the collective that allocates it.
-        let is_ours = |engine: &Hlrc, page_id: PageId| match engine.homes.locate(page_id) {
-            Some(located) => located.page == page_id && located.home == engine.me,
-            None => page_id.0 < engine.limits.region_granules,
+        let is_ours = |page_id: PageId| match site.homes.locate(page_id) {
+            Some(located) => located.page == page_id && located.home == site.me,
+            None => page_id.0 < site.limits.region_granules,
         };
-        let ours: Vec<PageId> = pages.iter().copied().filter(|page_id| is_ours(self, *page_id)).collect();
-        self.share(ours);
-        if let Some(release) = &mut self.release
-            && std::mem::take(&mut release.announcing)
-        {
-            self.collect_written();
-        }
+        let ours: Vec<PageId> = pages.iter().copied().filter(|page_id| is_ours(*page_id)).collect();
+        self.share(site, ours);
     }
 
     /// All that `writer` has sent from its intervals through `seq` is applied, unless some of it is kept.
-    pub(super) fn publish(&mut self, writer: NodeId, seq: IntervalSeq) {
-        let some_is_kept = self.ahead.iter().chain(self.out.kept()).any(|(from, _)| *from == writer);
+    pub(super) fn publish(&mut self, site: &mut Site, writer: NodeId, seq: IntervalSeq) {
+        let some_is_kept = site.ahead.iter().chain(site.out.kept()).any(|(from, _)| *from == writer);
         if self.reach.is_some() && !some_is_kept {
-            self.out.push(Effect::Publish { writer, seq });
+            site.out.push(Effect::Publish { writer, seq });
         }
     }
 }
@@ -220,24 +217,26 @@ mod tests {
     use hiroba_wire::{Message, PageDiff, Placement};
 
     use super::*;
-    use crate::{Done, Engine, WriteTracking};
+    use crate::{Consistency, Done, Engine, WriteTracking};
 
     const WRITER: NodeId = NodeId(1);
     const FIRST: PageRange = PageRange { first: PageId(0), count: 4 };
     const SECOND: PageRange = PageRange { first: PageId(4), count: 4 };
 
-    fn engine(me: NodeId) -> Hlrc {
+    fn engine(me: NodeId) -> Consistency {
         let limits = hiroba_wire::Limits { nodes: 2, region_granules: 8, granule_bytes: 4096 };
-        let mut engine = Hlrc::new(me, limits, WriteTracking::Async).reading_from(NodeId::all(2));
+        let others = NodeId::all(2).filter(|node| *node != me);
+        let protocol = Box::new(Hlrc::new().reading_from(others));
+        let mut engine = Consistency::new(me, limits, WriteTracking::Async, protocol);
         engine.add_region(FIRST, PageSize::KIB_4, Placement::On(NodeId::ZERO));
         engine
     }
 
-    fn effects(engine: &mut Hlrc) -> Vec<Effect> {
+    fn effects(engine: &mut Consistency) -> Vec<Effect> {
         std::iter::from_fn(|| engine.poll_effect()).collect()
     }
 
-    fn publications(engine: &mut Hlrc) -> Vec<IntervalSeq> {
+    fn publications(engine: &mut Consistency) -> Vec<IntervalSeq> {
         let effects = effects(engine).into_iter();
         let seqs = effects.filter_map(|effect| match effect {
             Effect::Publish { seq, .. } => Some(seq),
@@ -246,7 +245,7 @@ mod tests {
         seqs.collect()
     }
 
-    fn diffs(engine: &mut Hlrc, seq: IntervalSeq, last: bool, page: u64) -> Vec<IntervalSeq> {
+    fn diffs(engine: &mut Consistency, seq: IntervalSeq, last: bool, page: u64) -> Vec<IntervalSeq> {
         let diffs = vec![PageDiff { page: PageId(page), runs: &[] }];
         engine.handle_message(WRITER, &Message::Diffs { seq, last, diffs }).unwrap();
         publications(engine)

@@ -17,6 +17,7 @@ use hiroba_base::{Access, PageId, PageRange};
 
 use super::one_sided::READ_RUN_BYTES_MAX;
 use super::{Fetch, Hlrc};
+use crate::coherence::{Coherence, Site};
 use crate::home::Located;
 
 /// Bytes of pages that may be under way before anybody has touched them; hints beyond are dropped.
@@ -133,20 +134,20 @@ impl Stream {
 
 impl Hlrc {
     /// The program says that it will read these pages.
-    pub(super) fn prefetch(&mut self, pages: PageRange) {
+    pub(super) fn handle_hint(&mut self, site: &mut Site, pages: PageRange) {
         let mut wanted = Vec::new();
         let mut next = pages.first;
         while next < pages.end() && self.may_prefetch() {
-            let Some(located) = self.homes.locate(next) else {
+            let Some(located) = site.homes.locate(next) else {
                 next.0 += 1;
                 continue;
             };
             next = located.span().end();
-            if self.begin_prefetch(located) {
+            if self.begin_prefetch(site, located) {
                 wanted.push(located.page);
             }
         }
-        self.request_pages(&wanted, false);
+        self.request_pages(site, &wanted, false);
     }
 
     pub(super) fn may_prefetch(&self) -> bool {
@@ -154,8 +155,8 @@ impl Hlrc {
     }
 
     /// False when there is no need.
-    pub(super) fn begin_prefetch(&mut self, located: Located) -> bool {
-        if located.home == self.me {
+    pub(super) fn begin_prefetch(&mut self, site: &mut Site, located: Located) -> bool {
+        if located.home == site.me {
             return false;
         }
         let page = self.pages.entry(located.page).or_default();
@@ -163,13 +164,13 @@ impl Hlrc {
             return false;
         }
         page.fetch = Some(Fetch { hinted: true, ..Fetch::default() });
-        self.prefetching_bytes += located.granules * u64::from(self.limits.granule_bytes);
+        self.prefetching_bytes += located.granules * u64::from(site.limits.granule_bytes);
         true
     }
 
     /// A thread has faulted on a page of another home. It was absent, perhaps on its way here (else `missed`), or was left as a
     /// marker: it belongs to a stream or may begin one.
-    pub(super) fn follow_streams(&mut self, page: Located, missed: bool) {
+    pub(super) fn follow_streams(&mut self, site: &mut Site, page: Located, missed: bool) {
         self.streams.clock += 1;
         let clock = self.streams.clock;
         for index in 0..self.streams.streams.len() {
@@ -182,7 +183,7 @@ impl Hlrc {
             match place {
                 Place::Onward => {
                     self.streams.note_progress(index);
-                    self.fetch_next_window(index, page);
+                    self.fetch_next_window(site, index, page);
                 }
                 Place::Gone => {
                     (stream.reached, stream.steps) = (page.page, 1);
@@ -193,14 +194,14 @@ impl Hlrc {
             }
             return;
         }
-        self.learn(page);
+        self.learn(site, page);
     }
 
     /// A fault outside all windows.
-    fn learn(&mut self, page: Located) {
+    fn learn(&mut self, site: &mut Site, page: Located) {
         let clock = self.streams.clock;
         let continued = (0..self.streams.streams.len())
-            .filter_map(|index| Some((index, self.step_of(&self.streams.streams[index], page)?)))
+            .filter_map(|index| Some((index, self.step_of(site, &self.streams.streams[index], page)?)))
             // An equal step for preference, then the nearest.
             .min_by_key(|(index, step)| (self.streams.streams[*index].step != *step, step.unsigned_abs()));
         let Some((index, step)) = continued else {
@@ -218,12 +219,12 @@ impl Hlrc {
         stream.steps = if stream.step == step { stream.steps + 1 } else { 1 };
         (stream.reached, stream.step, stream.last_used) = (page.page, step, clock);
         if stream.steps >= self.streams.steps_needed {
-            self.fetch_next_window(index, page);
+            self.fetch_next_window(site, index, page);
         }
     }
 
     /// The step that brought a stream without a window to `page`, if it can have been one.
-    fn step_of(&self, stream: &Stream, page: Located) -> Option<i64> {
+    fn step_of(&self, site: &mut Site, stream: &Stream, page: Located) -> Option<i64> {
         let step = distance(stream.reached, page.page);
         let length = page.granules as i64;
         let pages = step.unsigned_abs() / page.granules;
@@ -238,7 +239,7 @@ impl Hlrc {
             if unit != 0 && unit.signum() == step.signum() && step % unit == 0 {
                 let mut between =
                     (1..step / unit).map(|count| stream.reached.0.wrapping_add_signed(count * unit));
-                if between.all(|granule| self.runs_free(PageId(granule))) {
+                if between.all(|granule| self.runs_free(site, PageId(granule))) {
                     return Some(unit);
                 }
             }
@@ -247,15 +248,15 @@ impl Hlrc {
     }
 
     /// Whether a load from the page would go unseen.
-    fn runs_free(&self, page_id: PageId) -> bool {
-        self.is_home(page_id) || self.access(page_id) != Access::None
+    fn runs_free(&self, site: &mut Site, page_id: PageId) -> bool {
+        site.is_home(page_id) || self.access(page_id) != Access::None
     }
 
     /// The program has come to `page`, which its next window begins behind, or behind the window that it is in.
-    fn fetch_next_window(&mut self, index: usize, page: Located) {
+    fn fetch_next_window(&mut self, site: &mut Site, index: usize, page: Located) {
         let stream = &self.streams.streams[index];
         let step = stream.step;
-        let page_bytes = page.granules * u64::from(self.limits.granule_bytes);
+        let page_bytes = page.granules * u64::from(site.limits.granule_bytes);
         // Where nothing travels there is no time to bridge, and the faulting thread itself copies the window.
         let bytes_max = if self.reach.includes(page.home) { READ_RUN_BYTES_MAX } else { WINDOW_BYTES_MAX };
         let bound = WINDOW_PAGES_MAX.min(bytes_max / page_bytes).max(1);
@@ -268,11 +269,11 @@ impl Hlrc {
             _ => onward,
         };
         let mut wanted: Vec<PageId> = Vec::new();
-        let behind = self.each_ahead(page, first, step, pages, |engine, located| {
+        let behind = self.each_ahead(site, page, first, step, pages, |engine, site, located| {
             if !engine.may_prefetch() {
                 return ControlFlow::Break(());
             }
-            if engine.begin_prefetch(located) {
+            if engine.begin_prefetch(site, located) {
                 wanted.push(located.page);
             }
             if wanted.len() as u64 == pages { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
@@ -285,28 +286,29 @@ impl Hlrc {
         stream.reached = page.page;
         let is_proven = stream.window.is_some_and(|window| window.is_proven);
         stream.window = Some(Window { pages, is_proven, marker, behind });
-        self.request_pages(&wanted, step < 0);
+        self.request_pages(site, &wanted, step < 0);
     }
 
     /// Visits pages from `first` on, never beyond the region of `page`, and no more than a few times `pages`. The page behind the last
     /// one visited.
     fn each_ahead(
         &mut self,
+        site: &mut Site,
         page: Located,
         first: PageId,
         step: i64,
         pages: u64,
-        mut visit: impl FnMut(&mut Hlrc, Located) -> ControlFlow<()>,
+        mut visit: impl FnMut(&mut Hlrc, &mut Site, Located) -> ControlFlow<()>,
     ) -> PageId {
-        let region = self.homes.region_around(page.page).expect("a page that faults is allocated");
+        let region = site.homes.region_around(page.page).expect("a page that faults is allocated");
         let mut next = first;
         for _ in 0..pages + PASSED_PAGES_MAX {
             if !region.contains(next) {
                 break;
             }
-            let located = self.locate(next);
+            let located = site.locate(next);
             next = PageId(next.0.wrapping_add_signed(step));
-            if visit(self, located).is_break() {
+            if visit(self, site, located).is_break() {
                 break;
             }
         }

@@ -4,6 +4,7 @@ use hiroba_base::{Access, PageId, PageSet};
 use rustc_hash::FxHashSet;
 
 use super::Hlrc;
+use crate::coherence::Site;
 use crate::home::Located;
 use crate::{Effect, WriteTracking};
 
@@ -45,17 +46,17 @@ impl Hlrc {
         self
     }
 
-    pub(super) fn watch(&mut self, page_id: PageId) {
+    pub(super) fn watch(&mut self, site: &mut Site, page_id: PageId) {
         self.begin_watching(page_id);
-        let pages = self.locate(page_id).span();
-        self.out.push(Effect::Watch { pages });
+        let pages = site.locate(page_id).span();
+        site.out.push(Effect::Watch { pages });
     }
 
     /// Watches pages, in as few effects as they have runs.
-    pub(super) fn watch_set(&mut self, pages: &PageSet) {
+    pub(super) fn watch_set(&mut self, site: &mut Site, pages: &PageSet) {
         pages.iter().for_each(|page_id| self.begin_watching(page_id));
-        let spans = self.homes.spans(pages).into_iter();
-        self.out.extend(spans.map(|pages| Effect::Watch { pages }));
+        let spans = site.homes.spans(pages).into_iter();
+        site.out.extend(spans.map(|pages| Effect::Watch { pages }));
     }
 
     fn begin_watching(&mut self, page_id: PageId) {
@@ -67,40 +68,37 @@ impl Hlrc {
     }
 
     /// The host has said which watched granules were written.
-    pub(super) fn handle_written(&mut self, granules: &PageSet) {
-        let release = self.release.as_mut().expect("the host is asked at releases");
-        assert!(std::mem::take(&mut release.collecting), "the host answers once");
+    pub(super) fn handle_written(&mut self, site: &mut Site, granules: &PageSet) {
         let mut exclusive = PageSet::new();
         for granule in granules.iter() {
-            let Some(Located { page: page_id, home, .. }) = self.homes.locate(granule) else { continue };
+            let Some(Located { page: page_id, home, .. }) = site.homes.locate(granule) else { continue };
             let Some(page) = self.pages.get_mut(&page_id).filter(|page| page.watched) else { continue };
             page.busy_in = self.watch.period;
-            if home == self.me && !page.shared {
+            if home == site.me && !page.shared {
                 // Nobody holds a copy any more, and it is in use: from now on its writes cost nothing.
                 exclusive.insert(page_id);
             } else {
                 self.written.insert(page_id);
             }
         }
-        self.stop_watching(&exclusive);
-        self.close_interval();
+        self.stop_watching(site, &exclusive);
     }
 
-    fn stop_watching(&mut self, exclusive: &PageSet) {
+    fn stop_watching(&mut self, site: &mut Site, exclusive: &PageSet) {
         for page_id in exclusive.iter() {
             let page = self.pages.entry(page_id).or_default();
             (page.watched, page.unnoticed) = (false, true);
             self.watch.pages.remove(&page_id);
         }
-        let spans = self.homes.spans(exclusive).into_iter();
-        self.out.extend(spans.map(|pages| Effect::Unwatch { pages }));
+        let spans = site.homes.spans(exclusive).into_iter();
+        site.out.extend(spans.map(|pages| Effect::Unwatch { pages }));
     }
 
     /// Before the host is asked: now and then, which pages have long been unwritten.
     ///
     /// A home page gets a twin for the moment, before the question: a store that comes before the answer is in the
     /// answer, and a later one, up to the loss of access, makes the page differ from its twin.
-    pub(super) fn choose_resting(&mut self) {
+    pub(super) fn choose_resting(&mut self, site: &mut Site) {
         self.watch.until_rest -= 1;
         if self.watch.until_rest > 0 {
             return;
@@ -118,11 +116,11 @@ impl Hlrc {
             }
         }
         self.watch.period += 1;
-        self.stop_watching(&exclusive);
+        self.stop_watching(site, &exclusive);
         idle.sort_unstable();
         for page_id in idle {
             if !self.pages[&page_id].twin {
-                self.make_twin(page_id);
+                self.make_twin(site, page_id);
             }
             self.watch.candidates.insert(page_id);
         }
@@ -130,15 +128,15 @@ impl Hlrc {
 
     /// After the answer: candidates that were not `written` lose their access. What must be compared for the last time, and loses its
     /// twin: those, and home pages that had one for the moment only.
-    pub(super) fn send_to_rest(&mut self, written: &PageSet) -> PageSet {
+    pub(super) fn send_to_rest(&mut self, site: &mut Site, written: &PageSet) -> PageSet {
         let mut resting = std::mem::take(&mut self.watch.candidates);
         if resting.is_empty() {
             return resting;
         }
-        debug_assert_eq!(self.tracking, WriteTracking::Async);
+        debug_assert_eq!(site.tracking, WriteTracking::Async);
         let mut compared = PageSet::new();
         for page_id in written.iter() {
-            if resting.remove(page_id) && self.is_home(page_id) {
+            if resting.remove(page_id) && site.is_home(page_id) {
                 compared.insert(page_id);
             }
         }
@@ -147,7 +145,7 @@ impl Hlrc {
             let page = self.pages.entry(page_id).or_default();
             (page.access, page.watched) = (Access::None, false);
         }
-        self.protect_all(&resting, Access::None);
+        site.protect_all(&resting, Access::None);
         resting.iter().for_each(|page_id| {
             compared.insert(page_id);
         });

@@ -1,0 +1,313 @@
+//! What a coherence protocol is to a node: the part of an engine that differs from protocol to protocol.
+//!
+//! A node's engine is [`Consistency`](crate::Consistency): it carries locks, condition variables and collectives, divides the node's execution
+//! into intervals, and tells acquirers what they have not seen. What becomes of pages it leaves to a [`Coherence`], or to several, each
+//! for the regions that were allocated under it. All of them share one [`Site`]: where pages live, what the node has seen, and
+//! what it has to say.
+//!
+//! A release ends an interval, step by step, and each step begins when the answers that the one before it waits for are there:
+//!
+//! 1. the host is asked which pages others have announced ([`Effect::TakeAnnouncements`]), where anybody reads frames of this node;
+//! 2. with asynchronous tracking, the host is asked which pages were written ([`Effect::CollectWritten`]);
+//! 3. each protocol has what was written compared ([`Coherence::close`]);
+//! 4. each protocol sends what it owes to others ([`Coherence::flush`]), and waits for their answers if it must;
+//! 5. the interval counts as seen, and what the release is for takes place: the lock goes on, the node arrives, …
+//!
+//! Releases of several threads take place one after the other.
+
+use core::fmt::Debug;
+use std::collections::VecDeque;
+
+use hiroba_base::{Access, IntervalSeq, LockId, NodeId, PageId, PageRange, PageSet, VectorTimestamp};
+use hiroba_wire::{AtomicOperation, Collective, Limits, Message};
+
+use crate::home::{HomeMap, Located};
+use crate::interval::IntervalLog;
+use crate::outbox::Outbox;
+use crate::{Done, Effect, Fact, ProtocolError, Sync, Waiter, WriteTracking};
+
+/// Pages without access between two that are invalidated, at most, for both to be one call: looking at so many costs
+/// less than another call, which interrupts every running sibling thread.
+const JOINED_GAP_PAGES_MAX: usize = 32;
+
+/// An operation on an atomic word, not carried out yet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct WordOperation {
+    /// The page.
+    pub page: PageId,
+    /// The word's byte offset in it.
+    pub offset: u32,
+    /// What to do.
+    pub operation: AtomicOperation,
+    /// The thread that waits for the result.
+    pub waiter: Waiter,
+}
+
+/// What a release is for.
+#[derive(Clone, Copy, Debug)]
+pub enum AfterRelease {
+    /// The thread goes on to take a lock: only where acquires end intervals.
+    Acquire(Sync, Waiter),
+    /// The lock is given up, by a thread that waits for that or for a signal.
+    Unlock(LockId, Option<Waiter>),
+    /// The node arrives at a collective.
+    Arrive(Collective),
+    /// What was written is told to a node.
+    Publish(NodeId, Waiter),
+    /// An operation on an atomic word finds the thread's own stores ([`Coherence::operate_after_release`]).
+    Operate(WordOperation),
+}
+
+/// How far a release has come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum ReleaseStep {
+    Announcing,
+    Collecting,
+    Comparing,
+    Flushing,
+}
+
+/// An interval that is being closed.
+#[derive(Debug)]
+pub struct OpenRelease {
+    /// The interval's number.
+    pub seq: IntervalSeq,
+    pub(crate) step: ReleaseStep,
+    /// Answers that the present step waits for.
+    pub(crate) awaited: usize,
+    /// Pages that changed: the interval's notices.
+    pub(crate) noticed: PageSet,
+    pub(crate) then: AfterRelease,
+}
+
+/// What the protocols of a node share.
+#[derive(Debug)]
+pub struct Site {
+    /// This node.
+    pub me: NodeId,
+    /// The job's bounds.
+    pub limits: Limits,
+    /// How the host finds out what is written.
+    pub tracking: WriteTracking,
+    /// Where pages live.
+    pub homes: HomeMap,
+    /// The latest intervals that this node has seen.
+    pub timestamp: VectorTimestamp,
+    /// The notices that it can pass on.
+    pub log: IntervalLog,
+    /// How many collectives it has completed.
+    pub collectives_done: u64,
+    /// Every acquire ends the interval, so that each interval lies between two synchronisations: when data races are looked for.
+    pub acquires_end_intervals: bool,
+    /// What it has to say.
+    pub out: Outbox,
+    /// Somebody keeps a record of the run.
+    pub(crate) tells: bool,
+    /// Requests and diffs for regions that this node's own threads have yet to hear of: their senders have left the
+    /// collective that allocated them.
+    pub(crate) ahead: Vec<(NodeId, Vec<u8>)>,
+    pub(crate) release: Option<OpenRelease>,
+    /// Releases that have yet to begin: no more than the node has threads.
+    pub(crate) releases: VecDeque<AfterRelease>,
+}
+
+impl Site {
+    /// The site of node `me`, with nothing allocated.
+    pub fn new(me: NodeId, limits: Limits, tracking: WriteTracking) -> Site {
+        let nodes = limits.nodes;
+        Site {
+            me,
+            limits,
+            tracking,
+            homes: HomeMap::new(nodes),
+            timestamp: VectorTimestamp::new(nodes),
+            log: IntervalLog::new(nodes),
+            collectives_done: 0,
+            acquires_end_intervals: false,
+            out: Outbox::new(me),
+            tells: false,
+            ahead: Vec::new(),
+            release: None,
+            releases: VecDeque::new(),
+        }
+    }
+
+    /// Whether stores run free and are noted.
+    pub fn is_async(&self) -> bool {
+        self.tracking == WriteTracking::Async
+    }
+
+    /// Where a page lives.
+    ///
+    /// # Panics
+    /// When it is not allocated.
+    pub fn locate(&self, page: PageId) -> Located {
+        self.homes.locate(page).expect("a page that the engine knows is allocated")
+    }
+
+    /// The page's length.
+    pub fn page_bytes(&self, page: PageId) -> u32 {
+        self.locate(page).granules as u32 * self.limits.granule_bytes
+    }
+
+    /// Whether the page is homed here.
+    pub fn is_home(&self, page: PageId) -> bool {
+        self.homes.home_of(page) == Some(self.me)
+    }
+
+    /// Tells a fact, when somebody keeps a record.
+    pub fn tell(&mut self, fact: impl FnOnce() -> Option<Fact>) {
+        if self.tells {
+            self.out.extend(fact().map(Effect::Tell));
+        }
+    }
+
+    /// Whether somebody keeps a record.
+    pub fn tells(&self) -> bool {
+        self.tells
+    }
+
+    /// Ends the interval, now or when the releases before it are done, and then does this.
+    pub fn release_for(&mut self, then: AfterRelease) {
+        self.releases.push_back(then);
+    }
+
+    /// The number of the interval that is being closed.
+    pub fn closing(&self) -> IntervalSeq {
+        self.release.as_ref().expect("a release is open").seq
+    }
+
+    /// The open release goes on when so many more answers have come.
+    pub fn await_answers(&mut self, count: usize) {
+        self.release.as_mut().expect("a release is open").awaited += count;
+    }
+
+    /// One of them has come.
+    pub fn answered(&mut self) {
+        let awaited = &mut self.release.as_mut().expect("an answer is to an open release").awaited;
+        *awaited = awaited.checked_sub(1).expect("no more answers than were awaited");
+    }
+
+    /// The interval that is being closed has changed the page: acquirers will be told.
+    pub fn note_changed(&mut self, page: PageId) {
+        self.release.as_mut().expect("a release is open").noticed.insert(page);
+    }
+
+    /// Whether the interval that is being closed is known to have changed the page.
+    pub fn has_changed(&self, page: PageId) -> bool {
+        self.release.as_ref().expect("a release is open").noticed.contains(page)
+    }
+
+    /// Sets the access of pages: one effect a run, since taking access away costs a system call and a TLB shootdown whatever its length.
+    pub fn protect_all(&mut self, pages: &PageSet, access: Access) {
+        let spans = self.homes.spans(pages).into_iter();
+        self.out.extend(spans.map(|pages| Effect::Protect { pages, access }));
+    }
+
+    /// Takes the program's access to pages away, in as few calls as possible. `access_of` says what it may do with others.
+    pub fn invalidate(&mut self, pages: &PageSet, access_of: impl Fn(PageId) -> Access) {
+        let mut joined: Option<(PageRange, u64)> = None;
+        for span in self.homes.spans(pages) {
+            let pages = self.homes.pages_in(span).count() as u64;
+            joined = Some(match joined {
+                Some((before, count)) if self.nothing_runs_free(before.end(), span.first, &access_of) => {
+                    let whole = PageRange { first: before.first, count: span.end().0 - before.first.0 };
+                    (whole, count + pages)
+                }
+                before => {
+                    self.out.extend(before.map(|(span, pages)| Effect::Invalidate { span, pages }));
+                    (span, pages)
+                }
+            });
+        }
+        self.out.extend(joined.map(|(span, pages)| Effect::Invalidate { span, pages }));
+    }
+
+    /// Whether `first .. end` holds a few pages of the region of `end`, and no access to any.
+    fn nothing_runs_free(&self, first: PageId, end: PageId, access_of: impl Fn(PageId) -> Access) -> bool {
+        let same_region = self.homes.region_around(end).is_some_and(|region| region.contains(first));
+        let gap = PageRange { first, count: end.0 - first.0 };
+        let mut pages = self.homes.pages_in(gap).take(JOINED_GAP_PAGES_MAX + 1).enumerate();
+        same_region
+            && pages.all(|(index, page)| index < JOINED_GAP_PAGES_MAX && access_of(page.page) == Access::None)
+    }
+}
+
+/// A protocol that keeps pages coherent. Every call may push effects to the site's outbox.
+pub trait Coherence: Debug + Send {
+    /// Whether other nodes read pages from this node's frames without its help, so that releases take their announcements.
+    fn is_read_from(&self) -> bool {
+        false
+    }
+
+    /// What the program may do with a page without a fault.
+    fn access(&self, page: PageId) -> Access;
+
+    /// A thread touched the page beyond its access, as [`Engine::handle_fault`](crate::Engine::handle_fault) says.
+    fn fault(&mut self, site: &mut Site, page: Located, wanted: Access, waiter: Option<Waiter>);
+
+    /// A thread operates on an atomic word.
+    fn operate(&mut self, site: &mut Site, operation: WordOperation);
+
+    /// The release that the protocol asked for ([`AfterRelease::Operate`]) is done.
+    fn operate_after_release(&mut self, _site: &mut Site, operation: WordOperation) {
+        unreachable!("nobody released for {operation:?}");
+    }
+
+    /// A thread will soon read these pages. A hint: bounded, never waited for.
+    fn prefetch(&mut self, site: &mut Site, pages: PageRange);
+
+    /// A message about pages has come.
+    fn handle_message(
+        &mut self,
+        site: &mut Site,
+        from: NodeId,
+        message: &Message<'_>,
+    ) -> Result<(), ProtocolError>;
+
+    /// The host's answer to an effect of this protocol's: to `Diff`, `Install` (merged), `Read` or `Atomic`.
+    fn handle_done(&mut self, site: &mut Site, done: Done);
+
+    /// Other nodes have announced that they read these pages, which may not be allocated here yet, or belong to another protocol.
+    fn handle_announced(&mut self, _site: &mut Site, _pages: &[PageId]) {}
+
+    /// With asynchronous tracking: the host is about to be asked what was written.
+    fn prepare_release(&mut self, _site: &mut Site) {}
+
+    /// With asynchronous tracking: these granules, among others' perhaps, may have been written.
+    fn note_written(&mut self, _site: &mut Site, _granules: &PageSet) {}
+
+    /// The interval ends: has what was written in it compared. The release awaits the host's answers.
+    fn close(&mut self, _site: &mut Site) {}
+
+    /// All is compared: sends what others must have. The release awaits no answers unless it is told to.
+    fn flush(&mut self, _site: &mut Site) {}
+
+    /// A notice, not seen here before, says that interval `seq` of another node changed the page. Pages that lose their access by it are
+    /// added to `voided`; the caller takes it from them.
+    fn handle_notice(
+        &mut self,
+        _site: &mut Site,
+        _writer: NodeId,
+        _seq: IntervalSeq,
+        _page: PageId,
+        _voided: &mut PageSet,
+    ) {
+    }
+
+    /// All nodes have met, and seen each other's intervals through `all_have_seen`; their notices are still in the log.
+    fn handle_meeting(&mut self, _site: &mut Site, _all_have_seen: &VectorTimestamp) {}
+
+    /// The program goes on after a barrier, which has taken its access to the pages in `voided`.
+    fn begin_phase(&mut self, _site: &mut Site, _voided: &PageSet) {}
+
+    /// Whether anything waits for a page that the host holds ([`Effect::Hold`]).
+    fn waits_for_holds(&self) -> bool {
+        false
+    }
+
+    /// The time for which the host was asked to hold a page is over.
+    fn handle_held(&mut self, _site: &mut Site, page: PageId) {
+        unreachable!("nobody asked to hold {page}");
+    }
+}

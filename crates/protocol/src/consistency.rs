@@ -1,0 +1,670 @@
+//! A node's engine: synchronisation, intervals, and what their ends make known, whatever protocol keeps the pages coherent.
+//!
+//! Read first: Keleher, Cox, Zwaenepoel, *Lazy Release Consistency for Software Distributed Shared Memory*, ISCA 1992, for intervals, vector
+//! timestamps and write notices. A protocol that has nothing to tell at acquires (sequential consistency, or an eager one) changes no pages
+//! as far as notices are concerned, and then locks and barriers carry none.
+//!
+//! Several threads a node: they share the node's pages, so only what crosses nodes is the engine's business. A node arrives at a
+//! collective when all threads of its team have come. Other threads may go on and synchronise meanwhile, so a grant may
+//! reach a node before the departure that its sender has seen: it waits for that; and knowledge that is later than an arrival
+//! is passed on with the next one (`beyond`).
+
+use hiroba_base::{Access, LockId, NodeId, PageId, PageRange, PageSet, PageSize, VectorTimestamp};
+use hiroba_wire::{AtomicOperation, Collective, Knowledge, Limits, Message, Placement};
+use rustc_hash::FxHashMap;
+
+use crate::barrier::{Arrival, Meeting, Tree};
+use crate::coherence::{AfterRelease, Coherence, OpenRelease, ReleaseStep, Site, WordOperation};
+use crate::cond::{CondAction, Conds};
+use crate::home::Located;
+use crate::interval::IntervalLog;
+use crate::lock::{LockAction, Locks};
+use crate::team::{Gathered, Team};
+use crate::{
+    Done, Effect, Engine, Fact, Misuse, Outcome, ProtocolError, Sync, Waiter, WriteTracking, unexpected,
+};
+
+/// The engine of one node.
+#[derive(Debug)]
+pub struct Consistency {
+    site: Site,
+    protocols: Protocols,
+    locks: Locks,
+    conds: Conds,
+    team: Team,
+    meeting: Meeting,
+    /// Notices of other nodes that are later than a node's arrival at the collective where this node has yet to arrive.
+    beyond: IntervalLog,
+    /// Grants and publications whose senders have left a collective from which the departure is still on its way
+    /// here: its notices must be absorbed first. No more than a grant for each lock asked for and a publication of each node.
+    early: Vec<(NodeId, Vec<u8>)>,
+    /// How many publications this node has sent to each other one.
+    publications: FxHashMap<NodeId, u64>,
+}
+
+/// The protocols of a job, and which pages are whose.
+#[derive(Debug)]
+struct Protocols {
+    /// The job's first.
+    all: Vec<Box<dyn Coherence>>,
+    /// Regions under others than the first, by ascending first granule.
+    regions: Vec<(PageRange, usize)>,
+}
+
+impl Protocols {
+    fn index_of(&self, page: PageId) -> usize {
+        let next = self.regions.partition_point(|(region, _)| region.first <= page);
+        let before = next.checked_sub(1).map(|index| self.regions[index]);
+        before.filter(|(region, _)| region.contains(page)).map_or(0, |(_, index)| index)
+    }
+
+    fn of(&mut self, page: PageId) -> &mut dyn Coherence {
+        let index = self.index_of(page);
+        &mut *self.all[index]
+    }
+
+    fn access(&self, page: PageId) -> Access {
+        self.all[self.index_of(page)].access(page)
+    }
+}
+
+impl Consistency {
+    /// The engine of node `me`, with nothing allocated.
+    pub fn new(
+        me: NodeId,
+        limits: Limits,
+        tracking: WriteTracking,
+        protocol: Box<dyn Coherence>,
+    ) -> Consistency {
+        let nodes = limits.nodes;
+        Consistency {
+            site: Site::new(me, limits, tracking),
+            protocols: Protocols { all: vec![protocol], regions: Vec::new() },
+            locks: Locks::new(me, nodes),
+            conds: Conds::default(),
+            team: Team::of_one(),
+            meeting: Meeting::new(me, Tree::of(nodes)),
+            beyond: IntervalLog::new(nodes),
+            early: Vec::new(),
+            publications: FxHashMap::default(),
+        }
+    }
+
+    /// Has the engine tell what takes effect: [`Effect::Tell`].
+    pub fn telling(mut self) -> Consistency {
+        self.site.tells = true;
+        self
+    }
+
+    /// Has every acquire end the interval, for a protocol that looks for data races.
+    pub fn ending_intervals_at_acquires(mut self) -> Consistency {
+        self.site.acquires_end_intervals = true;
+        self
+    }
+
+    /// Arranges the nodes in a tree with up to `below_max` nodes below each, instead of [`BELOW_MAX`](crate::barrier::BELOW_MAX): for tests.
+    pub fn meeting_below(mut self, below_max: u16) -> Consistency {
+        self.meeting = Meeting::new(self.site.me, self.meeting.tree().narrowed(below_max));
+        self
+    }
+
+    /// How many entries the engine keeps for the past: the interval log's pairs of writer and page. For tests that
+    /// show that history is collected.
+    pub fn history_len(&self) -> usize {
+        self.site.log.len()
+    }
+
+    /// What this node may do with a page without a fault.
+    pub fn access(&self, page: PageId) -> Access {
+        self.protocols.access(page)
+    }
+
+    /// Takes releases as far as they go, one after the other.
+    fn advance(&mut self) {
+        loop {
+            match &self.site.release {
+                Some(release) if release.awaited > 0 => return,
+                Some(release) => self.end_step(release.step),
+                None => match self.site.releases.pop_front() {
+                    Some(then) => self.open_release(then),
+                    None => return,
+                },
+            }
+        }
+    }
+
+    /// One message at a time: what it starts (a release, say) goes as far as it can before the next.
+    fn deliver_loopback(&mut self) {
+        while let Some((from, bytes)) = self.site.out.next_kept() {
+            let message =
+                Message::decode(&bytes, &self.site.limits).expect("it was encoded here or decoded before");
+            if let Err(error) = self.dispatch(from, &message) {
+                self.site.out.refuse(from, &error);
+            }
+            self.advance();
+        }
+    }
+}
+
+/// Releases: closing an interval.
+impl Consistency {
+    fn open_release(&mut self, then: AfterRelease) {
+        let seq = self.site.timestamp.get(self.site.me) + 1;
+        let step = ReleaseStep::Announcing;
+        let noticed = PageSet::new();
+        let is_read_from = self.protocols.all.iter().any(|protocol| protocol.is_read_from());
+        let awaited = usize::from(is_read_from);
+        self.site.release = Some(OpenRelease { seq, step, awaited, noticed, then });
+        if is_read_from {
+            self.site.out.push(Effect::TakeAnnouncements);
+        }
+    }
+
+    fn end_step(&mut self, step: ReleaseStep) {
+        let (site, protocols) = (&mut self.site, &mut self.protocols.all);
+        let release = site.release.as_mut().expect("a release is open");
+        release.step = match step {
+            ReleaseStep::Announcing => ReleaseStep::Collecting,
+            ReleaseStep::Collecting => ReleaseStep::Comparing,
+            ReleaseStep::Comparing => ReleaseStep::Flushing,
+            ReleaseStep::Flushing => return self.finish_release(),
+        };
+        match release.step {
+            ReleaseStep::Collecting if site.tracking == WriteTracking::Async => {
+                site.await_answers(1);
+                protocols.iter_mut().for_each(|protocol| protocol.prepare_release(site));
+                site.out.push(Effect::CollectWritten);
+            }
+            ReleaseStep::Comparing => protocols.iter_mut().for_each(|protocol| protocol.close(site)),
+            ReleaseStep::Flushing => protocols.iter_mut().for_each(|protocol| protocol.flush(site)),
+            ReleaseStep::Announcing | ReleaseStep::Collecting => {}
+        }
+    }
+
+    fn finish_release(&mut self) {
+        let OpenRelease { seq, noticed, then, .. } = self.site.release.take().expect("a release is open");
+        if !noticed.is_empty() {
+            self.site.tell(|| Some(Fact::Closed { seq, pages: noticed.clone() }));
+            self.site.timestamp.advance(self.site.me, seq);
+            self.site.log.record(self.site.me, seq, &noticed);
+        }
+        self.after_release(then);
+    }
+
+    fn after_release(&mut self, then: AfterRelease) {
+        match then {
+            AfterRelease::Unlock(lock, waiter) => {
+                if let Some((waiter, turn)) = self.locks.hold_of(lock) {
+                    self.site.tell(|| Some(Fact::Released { waiter, lock, turn }));
+                }
+                let actions = self.locks.release(lock, &self.site.timestamp);
+                self.carry_out(actions);
+                if let Some(waiter) = waiter {
+                    self.site.out.wake(waiter, Outcome::Done);
+                }
+            }
+            AfterRelease::Acquire(sync, waiter) => self.begin_acquire(sync, waiter),
+            AfterRelease::Arrive(collective) => self.arrive(collective),
+            AfterRelease::Publish(to, waiter) => {
+                // What `to` has seen is not known here: it gets all since the last barrier.
+                let knowledge = self.knowledge_beyond(&VectorTimestamp::new(self.site.limits.nodes));
+                let next = self.publications.entry(to).or_default();
+                let count = *next;
+                *next += 1;
+                self.site.tell(|| Some(Fact::Published { waiter, to, count }));
+                self.site.out.send(to, &Message::Publish { knowledge, count });
+                self.site.out.wake(waiter, Outcome::Done);
+            }
+            AfterRelease::Operate(operation) => {
+                self.protocols.of(operation.page).operate_after_release(&mut self.site, operation);
+            }
+        }
+    }
+}
+
+/// Acquires: learning what changed from write notices (Keleher, Cox, Zwaenepoel).
+impl Consistency {
+    /// What someone who has seen `timestamp` must be told.
+    fn knowledge_beyond(&self, timestamp: &VectorTimestamp) -> Knowledge {
+        Knowledge {
+            timestamp: self.site.timestamp.clone(),
+            notices: self.site.log.beyond(timestamp),
+            epoch: self.site.collectives_done,
+            beyond_arrival: self.team.has_arrived() || !self.beyond.is_empty(),
+        }
+    }
+
+    /// The pages that lost their access by it.
+    fn absorb(&mut self, knowledge: &Knowledge, keep_for_others: bool) -> PageSet {
+        let Consistency { site, protocols, beyond, team, .. } = self;
+        let mut voided = PageSet::new();
+        // The manager will count us as having seen what we tell with our arrival, so we must be able to tell it.
+        let for_arrival =
+            knowledge.beyond_arrival && knowledge.epoch == site.collectives_done && !team.has_arrived();
+        for notice in &knowledge.notices {
+            if notice.node == site.me || notice.seq <= site.timestamp.get(notice.node) {
+                continue;
+            }
+            if keep_for_others {
+                site.log.record(notice.node, notice.seq, &notice.pages);
+            }
+            if for_arrival {
+                beyond.record(notice.node, notice.seq, &notice.pages);
+            }
+            for page in notice.pages.iter() {
+                protocols.of(page).handle_notice(site, notice.node, notice.seq, page, &mut voided);
+            }
+        }
+        let before = site.tells.then(|| site.timestamp.clone());
+        site.timestamp.merge(&knowledge.timestamp);
+        site.invalidate(&voided, |page| protocols.access(page));
+        if let Some(before) = before {
+            let seen = Fact::seen(site.me, &before, &site.timestamp);
+            site.tell(|| seen);
+        }
+        voided
+    }
+}
+
+/// Locks and condition variables.
+impl Consistency {
+    fn carry_out(&mut self, actions: impl IntoIterator<Item = LockAction>) {
+        for action in actions {
+            match action {
+                LockAction::Send { to, message } => self.site.out.send(to, &message),
+                LockAction::Grant { to, lock, timestamp, turn } => {
+                    let knowledge = self.knowledge_beyond(&timestamp);
+                    self.site.out.send(to, &Message::LockGrant { lock, turn, knowledge });
+                }
+                LockAction::Acquired { waiter, lock, turn } => {
+                    self.site.tell(|| Some(Fact::Acquired { waiter, lock, turn }));
+                    self.site.out.wake(waiter, Outcome::Done);
+                }
+                LockAction::Refused(waiter) => self.site.out.wake(waiter, Outcome::Refused),
+            }
+        }
+    }
+
+    fn acquire_lock(&mut self, lock: LockId, waiter: Waiter) {
+        match self.locks.acquire(lock, waiter, &self.site.timestamp) {
+            Ok(actions) => self.carry_out(actions),
+            Err(misuse) => self.site.out.wake(waiter, Outcome::Misuse(misuse)),
+        }
+    }
+
+    fn begin_acquire(&mut self, sync: Sync, waiter: Waiter) {
+        match sync {
+            Sync::TryAcquire(lock) => {
+                let action = self.locks.try_acquire(lock, waiter, &self.site.timestamp);
+                self.carry_out([action]);
+            }
+            Sync::Acquire(lock) => self.acquire_lock(lock, waiter),
+            other => unreachable!("{other:?} acquires nothing"),
+        }
+    }
+
+    fn synchronise(&mut self, sync: Sync, waiter: Waiter) {
+        let nodes = self.site.limits.nodes;
+        let out = &mut self.site.out;
+        match sync {
+            Sync::Acquire(_) | Sync::TryAcquire(_) if self.site.acquires_end_intervals => {
+                self.site.release_for(AfterRelease::Acquire(sync, waiter));
+            }
+            Sync::Acquire(_) | Sync::TryAcquire(_) => self.begin_acquire(sync, waiter),
+            Sync::Release(lock) | Sync::Wait(_, lock) if !self.locks.is_held_by(lock, waiter) => {
+                out.wake(waiter, Outcome::Misuse(Misuse::NotHeld(lock)));
+            }
+            Sync::Release(lock) => self.site.release_for(AfterRelease::Unlock(lock, Some(waiter))),
+            Sync::Wait(cond, lock) => {
+                self.conds.begin_wait(waiter, lock);
+                out.send(cond.manager(nodes), &Message::CondWait { cond, ticket: waiter.0 });
+            }
+            Sync::Signal(cond) | Sync::Broadcast(cond) => {
+                let all = matches!(sync, Sync::Broadcast(_));
+                out.send(cond.manager(nodes), &Message::CondSignal { cond, all });
+                out.wake(waiter, Outcome::Done);
+            }
+            Sync::Collective(collective) => self.gather(collective, waiter),
+            Sync::Publish(to) => self.site.release_for(AfterRelease::Publish(to, waiter)),
+        }
+    }
+}
+
+/// Collectives: arrival and departure along the tree of nodes ([`crate::barrier`]), and what crosses them.
+impl Consistency {
+    /// A thread has come to a collective; the node arrives with the last thread of its team.
+    fn gather(&mut self, collective: Collective, waiter: Waiter) {
+        match self.team.gather(collective, waiter, self.locks.any_held()) {
+            Gathered::Waiting => {}
+            Gathered::All => self.site.release_for(AfterRelease::Arrive(collective)),
+            Gathered::Refused(misuse) => self.site.out.wake(waiter, Outcome::Misuse(misuse)),
+            Gathered::Mismatch(sentence) => self.site.out.end_job(sentence),
+        }
+    }
+
+    /// This node has come.
+    fn arrive(&mut self, collective: Collective) {
+        let site = &self.site;
+        let mut notices = site.log.of(site.me);
+        notices.extend(self.beyond.beyond(&VectorTimestamp::new(site.limits.nodes)));
+        let epoch = site.collectives_done;
+        let timestamp = site.timestamp.clone();
+        let knowledge = Knowledge { timestamp, notices, epoch, beyond_arrival: false };
+        let arrival = Arrival { collective, caller: site.me, least: None, knowledge };
+        let arrived = self.handle_arrival(site.me, epoch, arrival);
+        arrived.expect("a node arrives once at the collective after those that it has completed");
+    }
+
+    fn handle_arrival(&mut self, from: NodeId, epoch: u64, arrival: Arrival) -> Result<(), ProtocolError> {
+        let out = &mut self.site.out;
+        if let Some((collective, news)) = self.meeting.handle_arrival(from, epoch, arrival, out)? {
+            self.handle_departure(self.site.me, epoch, collective, &news)?;
+        }
+        Ok(())
+    }
+
+    /// All nodes have come: `news` is what those elsewhere in the tree tell.
+    fn handle_departure(
+        &mut self,
+        from: NodeId,
+        epoch: u64,
+        collective: Collective,
+        news: &Knowledge,
+    ) -> Result<(), ProtocolError> {
+        let out = &mut self.site.out;
+        let knowledge = &self.meeting.handle_departure(from, epoch, collective, news, out)?;
+        self.site.collectives_done += 1;
+        let voided = self.absorb(knowledge, false);
+        let Consistency { site, protocols, .. } = self;
+        let each = protocols.all.iter_mut();
+        each.for_each(|protocol| protocol.handle_meeting(site, &knowledge.timestamp));
+        // Everybody has seen every interval up to here: nobody will ask for these notices again.
+        site.log.forget_through(&knowledge.timestamp);
+        self.beyond = IntervalLog::new(site.limits.nodes);
+        for waiter in self.team.disperse() {
+            site.tell(|| Some(Fact::Met { waiter, epoch }));
+            site.out.wake(waiter, Outcome::Collective(collective));
+        }
+        for (from, bytes) in std::mem::take(&mut self.early) {
+            let message = Message::decode(&bytes, &self.site.limits).expect("it was decoded when it came");
+            self.dispatch(from, &message)?;
+        }
+        // Last: what is read from a home's frame must hold all that is known by then. Who leaves reads nothing any more.
+        if collective != Collective::Leave {
+            let Consistency { site, protocols, .. } = self;
+            protocols.all.iter_mut().for_each(|protocol| protocol.begin_phase(site, &voided));
+        }
+        Ok(())
+    }
+
+    /// Whether the sender has left a collective from which this node has not heard yet. If so, the message must wait.
+    fn comes_early(&self, knowledge: &Knowledge) -> bool {
+        knowledge.epoch > self.site.collectives_done
+    }
+
+    /// Keeps a message for when its sender's last collective is over here too; a later publication tells all that an
+    /// earlier one did.
+    fn keep_early(&mut self, from: NodeId, message: &Message<'_>) {
+        let limits = self.site.limits;
+        let is_publication =
+            |bytes: &[u8]| matches!(Message::decode(bytes, &limits), Ok(Message::Publish { .. }));
+        if matches!(message, Message::Publish { .. }) {
+            let older =
+                self.early.iter().position(|(sender, bytes)| *sender == from && is_publication(bytes));
+            older.map(|index| self.early.remove(index));
+        }
+        self.early.push((from, message.encode()));
+    }
+}
+
+/// The page that a message is about: the first one, if there are several; they are all of one protocol.
+#[derive(Clone, Copy)]
+struct Subject {
+    page: PageId,
+    /// All of them are allocated, as far as this node has heard.
+    is_known: bool,
+    /// The message asks or tells the page's home (or manager) something, which may be the first thing that this node hears of the region.
+    is_for_home: bool,
+}
+
+fn subject(message: &Message<'_>, is_known: impl Fn(PageId) -> bool) -> Option<Subject> {
+    let (page, is_known, is_for_home) = match message {
+        Message::PageRequest { page, .. }
+        | Message::AtomicRequest { page, .. }
+        | Message::CopyRequest { page, .. }
+        | Message::OwnershipRequest { page }
+        | Message::OwnershipForward { page, .. } => (Some(*page), is_known(*page), true),
+        Message::AtomicReply { page, .. }
+        | Message::Ownership { page, .. }
+        | Message::InvalidateCopy { page }
+        | Message::CopyInvalidated { page } => (Some(*page), is_known(*page), false),
+        Message::PagesRequest { wanted, .. } => {
+            let mut pages = wanted.iter().flat_map(|group| group.pages.iter());
+            let first = pages.next();
+            (first, first.into_iter().chain(pages).all(is_known), true)
+        }
+        Message::Diffs { diffs, .. } => {
+            let mut pages = diffs.iter().map(|diff| diff.page);
+            let first = pages.next();
+            (first, first.into_iter().chain(pages).all(is_known), true)
+        }
+        Message::PagesReply { copies, .. } => {
+            let mut pages = copies.iter().map(|copy| copy.page);
+            let first = pages.next();
+            (first, first.into_iter().chain(pages).all(is_known), false)
+        }
+        _ => return None,
+    };
+    page.map(|page| Subject { page, is_known, is_for_home })
+}
+
+/// Messages.
+impl Consistency {
+    fn subject(&self, message: &Message<'_>) -> Option<Subject> {
+        subject(message, |page| self.site.homes.locate(page).is_some())
+    }
+
+    /// Keeps what is said to a home whose sender's earlier words are kept, or not handled yet: a later diff must not be applied before an earlier
+    /// one, nor a page be served without diffs that its reader has sent. Whether it did.
+    fn comes_behind_kept(&mut self, from: NodeId, message: &Message<'_>) -> bool {
+        if !self.subject(message).is_some_and(|subject| subject.is_for_home) {
+            return false;
+        }
+        let waits = |kept: &(NodeId, Vec<u8>)| kept.0 == from;
+        if self.site.ahead.iter().any(waits) {
+            self.site.ahead.push((from, message.encode()));
+        } else if self.site.out.kept().any(waits) {
+            self.site.out.keep([(from, message.encode())]);
+        } else {
+            return false;
+        }
+        true
+    }
+
+    fn dispatch(&mut self, from: NodeId, message: &Message<'_>) -> Result<(), ProtocolError> {
+        if let Some(subject) = self.subject(message) {
+            return self.dispatch_to_protocol(from, message, subject);
+        }
+        let out = &mut self.site.out;
+        if let Some(actions) = self.locks.handle_message(from, message, &self.site.timestamp)? {
+            self.carry_out(actions);
+            return Ok(());
+        }
+        if let Some(action) = self.conds.handle_message(from, message, out)? {
+            match action {
+                CondAction::Nothing => {}
+                CondAction::Release(lock) => self.site.release_for(AfterRelease::Unlock(lock, None)),
+                CondAction::Acquire(lock, waiter) => self.acquire_lock(lock, waiter),
+            }
+            return Ok(());
+        }
+        match message {
+            Message::LockGrant { knowledge, .. } | Message::Publish { knowledge, .. }
+                if self.comes_early(knowledge) =>
+            {
+                self.keep_early(from, message);
+            }
+            Message::LockGrant { lock, turn, knowledge } => {
+                self.absorb(knowledge, true);
+                let action = self.locks.handle_grant(*lock, *turn)?;
+                self.carry_out([action]);
+            }
+            Message::Publish { knowledge, count } => {
+                self.absorb(knowledge, true);
+                self.site.tell(|| Some(Fact::PublicationSeen { from, count: *count }));
+            }
+            Message::Arrive { epoch, collective, caller, least, knowledge } => {
+                let (least, knowledge) = (least.clone(), knowledge.clone());
+                let arrival = Arrival { collective: *collective, caller: *caller, least, knowledge };
+                self.handle_arrival(from, *epoch, arrival)?;
+            }
+            Message::Depart { epoch, collective, knowledge } => {
+                self.handle_departure(from, *epoch, *collective, knowledge)?;
+            }
+            _ => {
+                return Err(unexpected(
+                    "a message of the protocol",
+                    "one for the host, or without pages".to_owned(),
+                ));
+            }
+        }
+        Ok(())
+    }
+
+    fn dispatch_to_protocol(
+        &mut self,
+        from: NodeId,
+        message: &Message<'_>,
+        subject: Subject,
+    ) -> Result<(), ProtocolError> {
+        match subject {
+            Subject { page, is_known: true, .. } => {
+                self.protocols.of(page).handle_message(&mut self.site, from, message)
+            }
+            Subject { is_for_home: true, .. } => {
+                self.site.ahead.push((from, message.encode()));
+                Ok(())
+            }
+            Subject { page, .. } => {
+                Err(unexpected("an answer about allocated pages", format!("one about {page}")))
+            }
+        }
+    }
+}
+
+impl Engine for Consistency {
+    fn add_region(&mut self, pages: PageRange, page_size: PageSize, placement: Placement) {
+        let granules_per_page = page_size.bytes() as u64 / u64::from(self.site.limits.granule_bytes);
+        self.site.homes.add(pages, granules_per_page, placement);
+        self.site.out.keep(std::mem::take(&mut self.site.ahead));
+    }
+
+    fn set_team(&mut self, threads: u32) {
+        self.team.set_size(threads);
+    }
+
+    fn home_of(&self, page: PageId) -> Option<NodeId> {
+        self.site.homes.home_of(page)
+    }
+
+    fn seen(&self) -> (&VectorTimestamp, u64) {
+        (&self.site.timestamp, self.site.collectives_done)
+    }
+
+    fn keeps_back(&self, from: NodeId) -> bool {
+        self.early.iter().any(|(sender, _)| *sender == from)
+    }
+
+    fn locks_held(&self) -> Vec<(LockId, Waiter)> {
+        self.locks.held().collect()
+    }
+
+    fn handle_fault(&mut self, page: PageId, wanted: Access, waiter: Option<Waiter>) {
+        match self.site.homes.locate(page) {
+            Some(located) => {
+                self.protocols.of(located.page).fault(&mut self.site, located, wanted, waiter);
+                self.advance();
+            }
+            None => {
+                let refused = Outcome::Misuse(Misuse::NotAllocated(page));
+                waiter.into_iter().for_each(|waiter| self.site.out.wake(waiter, refused));
+            }
+        }
+    }
+
+    fn handle_sync(&mut self, sync: Sync, waiter: Waiter) {
+        self.synchronise(sync, waiter);
+        self.advance();
+    }
+
+    fn handle_atomic(&mut self, granule: PageId, offset: u32, operation: AtomicOperation, waiter: Waiter) {
+        let Some(Located { page, .. }) = self.site.homes.locate(granule) else {
+            return self.site.out.wake(waiter, Outcome::Misuse(Misuse::NotAllocated(granule)));
+        };
+        let offset = offset + (granule.0 - page.0) as u32 * self.site.limits.granule_bytes;
+        let operation = WordOperation { page, offset, operation, waiter };
+        self.protocols.of(page).operate(&mut self.site, operation);
+        self.advance();
+    }
+
+    fn handle_prefetch(&mut self, pages: PageRange) {
+        self.protocols.of(pages.first).prefetch(&mut self.site, pages);
+        self.advance();
+    }
+
+    fn handle_message(&mut self, from: NodeId, message: &Message<'_>) -> Result<(), ProtocolError> {
+        if self.comes_behind_kept(from, message) {
+            return Ok(());
+        }
+        self.dispatch(from, message)?;
+        self.advance();
+        Ok(())
+    }
+
+    fn handle_done(&mut self, done: Done) {
+        let Consistency { site, protocols, .. } = self;
+        let all = protocols.all.iter_mut();
+        match &done {
+            Done::Announced { pages } => {
+                all.for_each(|protocol| protocol.handle_announced(site, pages));
+                if let Some(release) = &mut site.release
+                    && release.step == ReleaseStep::Announcing
+                {
+                    release.awaited = 0;
+                }
+            }
+            Done::Written { granules } => {
+                all.for_each(|protocol| protocol.note_written(site, granules));
+                site.answered();
+            }
+            Done::Diff { page, .. } => {
+                let page = *page;
+                protocols.of(page).handle_done(site, done);
+                site.answered();
+            }
+            Done::Merged { page, .. } | Done::Atomic { page, .. } => {
+                let page = *page;
+                protocols.of(page).handle_done(site, done);
+            }
+            Done::Read { pages, .. } => {
+                let page = pages.first;
+                protocols.of(page).handle_done(site, done);
+            }
+        }
+        self.advance();
+    }
+
+    fn waits_for_holds(&self) -> bool {
+        self.protocols.all.iter().any(|protocol| protocol.waits_for_holds())
+    }
+
+    fn handle_held(&mut self, page: PageId) {
+        self.protocols.of(page).handle_held(&mut self.site, page);
+        self.advance();
+    }
+
+    fn poll_effect(&mut self) -> Option<Effect> {
+        self.deliver_loopback();
+        self.site.out.poll()
+    }
+}

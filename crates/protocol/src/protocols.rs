@@ -1,0 +1,56 @@
+//! The protocols by name.
+
+use hiroba_base::NodeId;
+
+use crate::coherence::Coherence;
+use crate::hlrc::Hlrc;
+use crate::sc::Sc;
+
+/// A coherence protocol that a user can choose.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Protocol {
+    /// Sequential consistency ([`crate::sc`]).
+    Sc,
+    /// Home-based lazy release consistency ([`crate::hlrc`]).
+    Hlrc,
+}
+
+impl Protocol {
+    /// All of them, the default first.
+    pub const ALL: [Protocol; 2] = [Protocol::Hlrc, Protocol::Sc];
+
+    /// The protocol of this name.
+    pub fn named(name: &str) -> Option<Protocol> {
+        Protocol::ALL.into_iter().find(|protocol| protocol.name() == name)
+    }
+
+    /// All names, for a sentence.
+    pub fn names() -> String {
+        Protocol::ALL.map(Protocol::name).join(" or ")
+    }
+
+    /// Its name on the command line.
+    pub fn name(self) -> &'static str {
+        match self {
+            Protocol::Sc => "sc",
+            Protocol::Hlrc => "hlrc",
+        }
+    }
+
+    /// Whether the first store to a page must fault: notes of what was written, asked for at releases, would come too late, or do not suffice.
+    pub fn needs_write_faults(self) -> bool {
+        match self {
+            // A store to a copy must fault before it is done.
+            Protocol::Sc => true,
+            Protocol::Hlrc => false,
+        }
+    }
+
+    /// What it is on one node. `reached` are the other nodes whose frames this one can read itself.
+    pub fn coherence(self, reached: impl IntoIterator<Item = NodeId>) -> Box<dyn Coherence> {
+        match self {
+            Protocol::Sc => Box::new(Sc::new()),
+            Protocol::Hlrc => Box::new(Hlrc::new().reading_from(reached)),
+        }
+    }
+}
