@@ -104,7 +104,7 @@ typedef enum hiroba_placement {
 
 /* Set all of it to zero first ({0}): zero always means the default. */
 typedef struct hiroba_options {
-    const char *protocol; /* NULL, or the job's protocol ("hlrc" or "sc") */
+    const char *protocol; /* NULL (the job's), or what --protocol takes: keeps this region alone coherent */
     hiroba_placement placement;
     int home; /* for HIROBA_PLACEMENT_HOME */
     size_t page_bytes; /* the coherence unit: a power of two from 4096 to 2 MiB; 0 is the job's (--page-size) */

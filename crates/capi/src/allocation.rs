@@ -4,7 +4,7 @@ use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 use std::ptr;
 
 use hiroba_base::{NodeId, PageSize};
-use hiroba_node::{AllocateError, Runtime};
+use hiroba_node::{AllocateError, Protocol, Runtime};
 use hiroba_wire::Placement;
 
 use crate::reporting::{note, null, runtime_for};
@@ -12,14 +12,21 @@ use crate::reporting::{note, null, runtime_for};
 /// What `malloc` promises for any object.
 const GRAIN_BYTES: usize = 16;
 
-fn allocate(call: &str, bytes: usize, placement: Placement, page_size: Option<PageSize>) -> *mut c_void {
+fn allocate(
+    call: &str,
+    bytes: usize,
+    placement: Placement,
+    page_size: Option<PageSize>,
+    protocol: Option<Protocol>,
+) -> *mut c_void {
     let Some(runtime) = Runtime::get() else { return outside(call) };
-    match runtime.allocate(bytes as u64, placement, page_size) {
+    match runtime.allocate(bytes as u64, placement, page_size, protocol) {
         Ok(address) => address as *mut c_void,
         Err(error) => {
             let errno = match error {
                 AllocateError::Invalid { .. } | AllocateError::PageTooSmall { .. } => libc::EINVAL,
                 AllocateError::NoAddresses { .. } => libc::ENOMEM,
+                AllocateError::UnderRaces { .. } => libc::ENOTSUP,
             };
             null(errno, &format!("{call}: {error}"))
         }
@@ -45,13 +52,13 @@ fn node(number: c_int) -> NodeId {
 /// See `hiroba.h`.
 #[unsafe(no_mangle)]
 pub extern "C" fn hiroba_alloc(bytes: usize) -> *mut c_void {
-    allocate("hiroba_alloc", bytes, Placement::Block, None)
+    allocate("hiroba_alloc", bytes, Placement::Block, None, None)
 }
 
 /// See `hiroba.h`.
 #[unsafe(no_mangle)]
 pub extern "C" fn hiroba_alloc_at(bytes: usize, home: c_int) -> *mut c_void {
-    allocate("hiroba_alloc_at", bytes, Placement::On(node(home)), None)
+    allocate("hiroba_alloc_at", bytes, Placement::On(node(home)), None, None)
 }
 
 /// `hiroba_options` of `hiroba.h`.
@@ -71,21 +78,24 @@ pub struct HirobaOptions {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn hiroba_alloc_with(bytes: usize, options: *const HirobaOptions) -> *mut c_void {
     let call = "hiroba_alloc_with";
-    let Some(runtime) = Runtime::get() else { return outside(call) };
+    if Runtime::get().is_none() {
+        return outside(call);
+    }
     if options.is_null() {
-        return allocate(call, bytes, Placement::Block, None);
+        return allocate(call, bytes, Placement::Block, None, None);
     }
     // SAFETY: the caller passes NULL or a valid pointer, and it is not NULL.
     let options = unsafe { *options };
+    let mut protocol = None;
     if !options.protocol.is_null() {
         // SAFETY: the caller passes NULL or a C string, and it is not NULL.
-        let protocol = unsafe { CStr::from_ptr(options.protocol) };
-        let ours = runtime.protocol();
-        if protocol.to_bytes() != ours.as_bytes() {
-            let got = protocol.to_string_lossy();
+        let name = unsafe { CStr::from_ptr(options.protocol) }.to_string_lossy();
+        protocol = Protocol::named(&name);
+        if protocol.is_none() {
+            let names = Protocol::names();
             return null(
                 libc::ENOTSUP,
-                &format!("{call}: expected the job's protocol, {ours}, for the region, got {got}"),
+                &format!("{call}: expected {names} as the region's protocol, got {name}"),
             );
         }
     }
@@ -107,7 +117,7 @@ pub unsafe extern "C" fn hiroba_alloc_with(bytes: usize, options: *const HirobaO
             );
         }
     };
-    allocate(call, bytes, placement, page_size)
+    allocate(call, bytes, placement, page_size, protocol)
 }
 
 /// See `hiroba.h`. Memory of this process alone, which is all that is promised.

@@ -7,7 +7,9 @@
 
 use std::collections::VecDeque;
 
+use crate::program::Region;
 use hiroba_base::{Access, LockId, NodeId, PageId, PageRange, PageSet, Prng, RngExt, seeded};
+use hiroba_protocol::Protocol;
 use hiroba_protocol::{
     Done, Effect, Engine, Misuse, NewContent, Outcome, PageToSend, Sync, Waiter, WriteTracking, diff,
 };
@@ -96,6 +98,8 @@ pub struct Options {
     pub network: NetworkChoice,
     /// How the nodes find out what their programs write.
     pub tracking: WriteTracking,
+    /// Which protocols keep the program's regions coherent, in turn; all are under the engine's own when there are none here.
+    pub region_protocols: Vec<Option<Protocol>>,
     /// Nodes may read each other's frames, so others go on between any two effects of a node. The engines must be made to.
     pub one_sided: bool,
 }
@@ -116,7 +120,17 @@ impl Options {
     pub fn seeded(seed: u64, tracking: WriteTracking) -> Options {
         let mutation = Box::new(Faithful);
         let network = NetworkChoice::Shuffled;
-        Options { seed, record: true, steps_max: 200_000, mutation, network, tracking, one_sided: false }
+        let region_protocols = Vec::new();
+        let (record, steps_max, one_sided) = (true, 200_000, false);
+        Options { seed, record, steps_max, mutation, network, tracking, region_protocols, one_sided }
+    }
+}
+
+impl Options {
+    /// The protocol of a region that is not under the engine's own.
+    fn protocol_of(&self, region: usize) -> Option<Protocol> {
+        let protocols = &self.region_protocols;
+        protocols.get(region % protocols.len().max(1)).copied().flatten()
     }
 }
 
@@ -252,18 +266,29 @@ impl<E: Engine> Cluster<E> {
         mut options: Options,
     ) -> Cluster<E> {
         let region_granules = program.region_granules();
+        let region_protocols = options.region_protocols.clone();
         let limits = Limits { nodes: program.nodes, region_granules, granule_bytes: GRANULE_BYTES };
         let mut random = seeded(options.seed);
         let mut nodes: Vec<Node<E>> = NodeId::all(program.nodes)
             .map(|id| {
                 let mut engine = engine(id, limits, options.tracking);
-                for region in &program.regions {
-                    engine.add_region(region.granules, region.page_size, region.placement);
+                let mut memory = SimulatedMemory::new(region_granules, options.tracking);
+                for (number, region) in program.regions.iter().enumerate() {
+                    let Region { granules, page_size, placement, .. } = *region;
+                    match options.protocol_of(number) {
+                        Some(protocol) => {
+                            if protocol.needs_write_faults() {
+                                memory.let_stores_fault(granules).expect("regions lie inside the memory");
+                            }
+                            engine.add_region_under(protocol, granules, page_size, placement);
+                        }
+                        None => engine.add_region(granules, page_size, placement),
+                    }
                 }
                 engine.set_team(options.mutation.on_team(program.team_of(id)).max(1));
                 Node {
                     engine,
-                    memory: SimulatedMemory::new(region_granules, options.tracking),
+                    memory,
                     threads: Vec::new(),
                     received: Vec::new(),
                     mailbox: FxHashMap::default(),
@@ -322,7 +347,7 @@ impl<E: Engine> Cluster<E> {
             steps: 0,
             steps_max: options.steps_max,
         };
-        cluster.note_regions(program);
+        cluster.note_regions(program, &region_protocols);
         cluster
     }
 

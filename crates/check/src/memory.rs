@@ -82,6 +82,8 @@ struct Granule {
     populated: bool,
     watched: bool,
     written: bool,
+    /// Stores to it are to fault although others' are noted.
+    stores_fault: bool,
 }
 
 /// The pages of one node.
@@ -113,6 +115,17 @@ impl SimulatedMemory {
         }
     }
 
+    /// The first stores to these pages fault, whatever is done about the others'.
+    pub fn let_stores_fault(&mut self, pages: PageRange) -> Result<(), MemoryError> {
+        self.change(pages, |granule| granule.stores_fault = true)
+    }
+
+    fn tracking_of(&self, pages: PageRange) -> WriteTracking {
+        let stores_fault =
+            self.granules.get(pages.first.0 as usize).is_some_and(|granule| granule.stores_fault);
+        if stores_fault { WriteTracking::Fault } else { self.tracking }
+    }
+
     /// What loads and stores may do without a fault.
     pub fn access(&self, granule: PageId) -> Access {
         self.granules.get(granule.0 as usize).map_or(Access::None, |granule| granule.access)
@@ -120,7 +133,7 @@ impl SimulatedMemory {
 
     /// Carries out `Effect::Protect`. What was watched is not watched any more.
     pub fn protect(&mut self, pages: PageRange, access: Access) -> Result<(), MemoryError> {
-        if access == Access::Read && self.tracking == WriteTracking::Async {
+        if access == Access::Read && self.tracking_of(pages) == WriteTracking::Async {
             return Err(MemoryError::OtherTracking(pages.first, self.tracking));
         }
         self.change(pages, |granule| {
@@ -144,7 +157,9 @@ impl SimulatedMemory {
 
     /// Carries out the first half of `Effect::CollectWritten`: the granules to look at.
     pub fn watched(&self) -> Result<Vec<PageId>, MemoryError> {
-        self.only_async(PageRange::single(PageId(0)))?;
+        if self.tracking == WriteTracking::Fault {
+            return Err(MemoryError::OtherTracking(PageId(0), self.tracking));
+        }
         let granules = self.granules.iter().enumerate().filter(|(_, granule)| granule.watched);
         Ok(granules.map(|(number, _)| PageId(number as u64)).collect())
     }
@@ -160,7 +175,7 @@ impl SimulatedMemory {
     }
 
     fn only_async(&self, pages: PageRange) -> Result<(), MemoryError> {
-        match self.tracking {
+        match self.tracking_of(pages) {
             WriteTracking::Async => Ok(()),
             WriteTracking::Fault => Err(MemoryError::OtherTracking(pages.first, self.tracking)),
         }

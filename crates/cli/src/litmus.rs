@@ -9,7 +9,7 @@ use clap::Args;
 use hiroba_check::litmus::{Litmus, catalogue, sequential};
 use hiroba_check::program::{Address, GRANULE_BYTES, Instruction, Program, REGISTERS, Register, Width};
 use hiroba_check::random_program::{Shape, generate};
-use hiroba_node::Runtime;
+use hiroba_node::{Protocol, Runtime};
 use hiroba_wire::Collective;
 
 use crate::failure::Failure;
@@ -32,6 +32,9 @@ pub struct LitmusArguments {
     /// At most so many further threads a node, for a random program
     #[arg(long, value_name = "THREADS", default_value_t = 0, value_parser = clap::value_parser!(u16).range(0..=8))]
     foreign: u16,
+    /// The protocols that keep the program's regions coherent, in turn, instead of the job's
+    #[arg(long, value_name = "PROTOCOL", value_delimiter = ',')]
+    under: Vec<String>,
     /// Print the -n and -t that the program needs, or list the catalogue's programs that real nodes can run with theirs
     #[arg(long)]
     list: bool,
@@ -52,6 +55,8 @@ pub fn litmus(arguments: &LitmusArguments) -> Result<u8, Failure> {
         crate::show(&format!("-n {} -t {team}\n", program.nodes));
         return Ok(0);
     }
+    let under: Option<Vec<Protocol>> = arguments.under.iter().map(|name| Protocol::named(name)).collect();
+    let under = under.ok_or_else(|| Failure::new(format!("expected {} after --under", Protocol::names())))?;
     let failed = |what: String| Failure::new(format!("cannot run the litmus program: {what}"));
     let runtime = Runtime::join().map_err(|error| failed(error.to_string()))?;
     runtime.prepare_thread().map_err(|error| failed(error.to_string()))?;
@@ -64,7 +69,7 @@ pub fn litmus(arguments: &LitmusArguments) -> Result<u8, Failure> {
             got.0, got.1
         )));
     }
-    let memory = Memory::allocate(runtime, &program);
+    let memory = Memory::allocate(runtime, &program, &under);
     take_part(runtime, &program, &memory);
     runtime.leave();
     Ok(0)
@@ -130,10 +135,11 @@ struct Memory {
 }
 
 impl Memory {
-    fn allocate(runtime: &Runtime, program: &Program) -> Memory {
-        let regions = program.regions.iter().map(|region| {
+    fn allocate(runtime: &Runtime, program: &Program, under: &[Protocol]) -> Memory {
+        let regions = program.regions.iter().enumerate().map(|(number, region)| {
+            let protocol = under.get(number % under.len().max(1)).copied();
             let bytes = region.granules.count * u64::from(GRANULE_BYTES);
-            match runtime.allocate(bytes, region.placement, Some(region.page_size)) {
+            match runtime.allocate(bytes, region.placement, Some(region.page_size), protocol) {
                 Ok(address) => (region.granules.first.0, region.granules.count, address),
                 Err(error) => runtime.fatal(&format!("cannot allocate the litmus program's memory: {error}")),
             }

@@ -15,6 +15,7 @@ use std::process::{Command, Output, Stdio};
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
+use hiroba_node::Protocol;
 use hiroba_trace::RunStatistics;
 
 const HIROBA: &str = env!("CARGO_BIN_EXE_hiroba");
@@ -549,4 +550,17 @@ fn injected_loss_is_repaired_and_counted() {
     let program = compile("tests/programs/barrier.c");
     let run = statistics(2, &["--inject", "loss=0.2,seed=3"], &program, &["100"]);
     assert!(run.total.counters.retransmits > 0);
+}
+
+/// A protocol a region, whatever the job's.
+#[test]
+fn regions_have_protocols_of_their_own() {
+    let program = compile("tests/programs/region_protocols.c");
+    let names: Vec<&str> = Protocol::ALL.into_iter().map(Protocol::name).collect();
+    in_every_way(3, &[], &program, &names);
+    for name in &names {
+        run(2, &["--protocol", name, "--fabric", "shm"], &program, &names);
+    }
+    run(1, &[], &program, &names);
+    run(3, BAD_NETWORK, &program, &names);
 }

@@ -109,7 +109,7 @@ fn main() {
             Err(error) => println!("{kind}: {error}"),
             Ok(source) => {
                 println!("{kind}:");
-                source.register(range(0, GRANULES)).expect("allocated pages");
+                source.register(range(0, GRANULES), source.tracking()).expect("allocated pages");
                 measure(&*source, &memory);
             }
         }

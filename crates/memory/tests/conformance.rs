@@ -74,6 +74,7 @@ conformance! {
         a_touch_after_the_source_is_dropped_kills: SEGMENTATION,
         a_null_pointer_kills: SEGMENTATION,
         faults_say_where_they_come_from: Ending::Success,
+        stores_fault_on_pages_that_are_registered_so: Ending::Success,
     }
     with faults: {
         a_load_and_then_a_store_fault_once_each,
@@ -545,13 +546,13 @@ fn pages_not_allocated_are_refused(mode: Mode) {
     let refused = |pages| Err(MemoryError::NotAllocated { range: pages });
     assert_eq!(paged.source.protect(range(4, 1), Access::Write), refused(range(4, 1)));
     assert_eq!(paged.source.protect(range(3, 2), Access::None), refused(range(3, 2)));
-    assert_eq!(paged.source.register(range(5, 1)), refused(range(5, 1)));
+    assert_eq!(paged.source.register(range(5, 1), WriteTracking::Fault), refused(range(5, 1)));
     let beyond = range(1 << 40, 1);
     assert!(matches!(paged.source.protect(beyond, Access::Write), Err(MemoryError::OutsideRegion { .. })));
     // A second allocation, next to the first and apart from it.
     for pages in [range(4, 4), range(100, 3)] {
         paged.memory.allocate(pages).unwrap();
-        paged.source.register(pages).unwrap();
+        paged.source.register(pages, paged.source.tracking()).unwrap();
         paged.store(pages.first.0 + 1, 0, 1);
         assert_eq!(paged.take_faults(), [paged.write_fault(pages.first.0 + 1, 0)]);
     }
@@ -559,6 +560,31 @@ fn pages_not_allocated_are_refused(mode: Mode) {
     paged.load(3, 0);
     paged.load(4, 0);
     assert_eq!(paged.take_faults(), []);
+}
+
+fn stores_fault_on_pages_that_are_registered_so(mode: Mode) {
+    let paged = Paged::new(mode, 4);
+    paged.pager.stores_fault_from.set(4).unwrap();
+    paged.memory.allocate(range(4, 4)).unwrap();
+    paged.source.register(range(4, 4), WriteTracking::Fault).unwrap();
+    paged.load(1, 0);
+    paged.load(5, 0);
+    assert_eq!(paged.take_faults(), [paged.read_fault(1, 0), paged.read_fault(5, 0)]);
+    paged.store(5, 9, 1);
+    assert_eq!(paged.take_faults(), [paged.write_fault(5, 9)]);
+    paged.store(1, 1, 2);
+    let faults = paged.take_faults();
+    let written = paged.collect();
+    match mode.tracking {
+        WriteTracking::Async => assert_eq!((faults, written), (vec![], vec![1])),
+        WriteTracking::Fault => assert_eq!((faults, written), (vec![paged.write_fault(1, 1)], vec![])),
+    }
+    paged.protect(range(4, 4), Access::Read);
+    assert_eq!(paged.load(5, 9), 1);
+    assert_eq!(paged.take_faults(), []);
+    paged.store(5, 9, 3);
+    assert_eq!(paged.take_faults(), [paged.write_fault(5, 9)]);
+    assert_eq!((paged.load(5, 9), paged.runtime_byte(5, 9), paged.collect()), (3, 3, vec![]));
 }
 
 fn a_dropped_source_leaves_room_for_another(mode: Mode) {
@@ -578,7 +604,7 @@ fn a_dropped_source_leaves_room_for_another(mode: Mode) {
     drop(paged);
     for round in 0..3 {
         let paged = Paged::over(mode, memory.clone());
-        paged.source.register(range(0, 4)).unwrap();
+        paged.source.register(range(0, 4), paged.source.tracking()).unwrap();
         assert_eq!(paged.load(1, 1), 8 + round);
         assert_eq!(paged.take_faults(), [paged.read_fault(1, 1)]);
         paged.store(1, 1, 9 + round);

@@ -9,7 +9,9 @@
 use std::ops::Range;
 use std::sync::{Mutex, PoisonError};
 
+use crate::space::RegionOptions;
 use hiroba_base::NodeId;
+use hiroba_protocol::Protocol;
 use hiroba_protocol::{Outcome, Sync};
 use hiroba_wire::{Collective, Message};
 use object::elf::{PF_W, PT_GNU_RELRO, PT_LOAD, PT_PHDR};
@@ -82,8 +84,9 @@ impl Runtime {
                 self.synchronise("tsm_startup", TimeClass::Other, Sync::Collective(Collective::Follow));
             let Outcome::Collective(collective) = outcome else { continue };
             match collective {
-                Collective::Allocate { bytes, placement, page_size } => {
-                    self.add_region(bytes, placement, page_size);
+                Collective::Allocate { bytes, placement, page_size, protocol } => {
+                    let protocol = protocol.and_then(Protocol::numbered);
+                    self.add_region(bytes, RegionOptions { placement, page_size, protocol });
                 }
                 Collective::RunWorker { offset } => {
                     let program =

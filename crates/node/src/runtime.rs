@@ -4,6 +4,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
+use crate::space::RegionOptions;
 use hiroba_base::{Access, CondId, LockId, NodeId, PageId, PageRange, PageSize};
 use hiroba_fabric::Fabric;
 use hiroba_memory::fault::{
@@ -47,6 +48,7 @@ pub struct Runtime {
     nodes: u16,
     pub(crate) limits: Limits,
     protocol: Protocol,
+    looks_for_races: bool,
     /// Tells this process from its forked children.
     forks: ForkGuard,
     pub(crate) layout: Layout,
@@ -130,7 +132,7 @@ impl Runtime {
                 _ => std::process::exit(125), // the launcher is gone, or has ended the job: it has said why
             }
         }
-        runtime.register(runtime.layout.arenas()).map_err(NodeError::Memory)?;
+        runtime.register(runtime.layout.arenas(), false).map_err(NodeError::Memory)?;
         if runtime.faults.as_ref().is_some_and(|faults| faults.events().is_some()) {
             runtime.account.expect_fault_events();
         }
@@ -257,7 +259,7 @@ impl Runtime {
             let one_sided = fabric.as_deref().and_then(|fabric| fabric.one_sided());
             let reached = NodeId::all(nodes)
                 .filter(|node| *node != me && one_sided.is_some_and(|one_sided| one_sided.reaches(*node)));
-            Consistency::new(me, limits, tracking, protocol.coherence(reached))
+            Consistency::under(protocol, me, limits, tracking, reached)
         };
         if recorder.is_some() {
             engine = engine.telling();
@@ -273,6 +275,7 @@ impl Runtime {
             nodes,
             limits,
             protocol,
+            looks_for_races,
             forks: ForkGuard::new()?,
             layout,
             memory,
@@ -298,7 +301,8 @@ impl Runtime {
             closed: AtomicBool::new(false),
         };
         for node in NodeId::all(nodes) {
-            runtime.trace_region(runtime.layout.arena(node), page_size, Placement::On(node));
+            let options = RegionOptions { placement: Placement::On(node), page_size, protocol: None };
+            runtime.trace_region(runtime.layout.arena(node), options);
         }
         Ok(runtime)
     }
@@ -338,10 +342,15 @@ impl Runtime {
     }
 
     /// Lets the program use pages: under the fault source's eyes, or freely in a job of one node.
-    pub(crate) fn register(&self, pages: PageRange) -> Result<(), MemoryError> {
+    /// `stores_fault` where the protocol must see the first store to each.
+    pub(crate) fn register(&self, pages: PageRange, stores_fault: bool) -> Result<(), MemoryError> {
         self.memory.allocate(pages)?;
         match &self.faults {
-            Some(faults) => faults.register(pages),
+            Some(faults) => {
+                let stores =
+                    if stores_fault { hiroba_memory::WriteTracking::Fault } else { faults.tracking() };
+                faults.register(pages, stores)
+            }
             None => self.memory.open(pages),
         }
     }
@@ -362,8 +371,12 @@ impl Runtime {
     }
 
     /// The job's protocol, as on the command line.
-    pub fn protocol(&self) -> &'static str {
-        self.protocol.name()
+    pub fn protocol(&self) -> Protocol {
+        self.protocol
+    }
+
+    pub(crate) fn looks_for_races(&self) -> bool {
+        self.looks_for_races
     }
 
     /// The coherence unit of regions that do not choose their own.

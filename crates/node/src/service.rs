@@ -217,10 +217,12 @@ impl Runtime {
         self.service().introduce();
         let events = self.faults.as_ref().and_then(|faults| faults.events());
         if let Some(events) = events {
-            let data = epoll::EventData::new_u64(FAULTS);
-            if let Err(errno) = epoll::add(&self.service().epoll, events.as_fd(), data, epoll::EventFlags::IN)
-            {
-                self.fatal(&format!("cannot wait for fault events: {errno}"));
+            for descriptor in events.descriptors() {
+                let data = epoll::EventData::new_u64(FAULTS);
+                if let Err(errno) = epoll::add(&self.service().epoll, descriptor, data, epoll::EventFlags::IN)
+                {
+                    self.fatal(&format!("cannot wait for fault events: {errno}"));
+                }
             }
         }
         // No handler of the program's runs on this thread: it was started with signals blocked.

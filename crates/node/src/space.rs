@@ -3,7 +3,7 @@
 use std::sync::PoisonError;
 
 use hiroba_base::{NodeId, PageId, PageRange, PageSize};
-use hiroba_protocol::Sync;
+use hiroba_protocol::{Protocol, Sync};
 use hiroba_wire::{Collective, Placement};
 use thiserror::Error;
 
@@ -45,6 +45,15 @@ impl CollectiveSpace {
     }
 }
 
+/// What kind of region.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct RegionOptions {
+    pub(crate) placement: Placement,
+    pub(crate) page_size: PageSize,
+    /// Where it is not the job's.
+    pub(crate) protocol: Option<Protocol>,
+}
+
 /// Why an allocation failed. No node got anything.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum AllocateError {
@@ -64,6 +73,14 @@ pub enum AllocateError {
         /// What was asked for.
         got_bytes: u64,
     },
+    /// The run looks for data races, which another protocol would hide.
+    #[error(
+        "expected the job's protocol, hlrc, for every region while data races are looked for, got {protocol}; run without --races"
+    )]
+    UnderRaces {
+        /// What was asked for.
+        protocol: &'static str,
+    },
     /// The shared address space is used up.
     #[error(
         "expected at most {free_bytes} bytes, which is what is left of the shared address space, got {got_bytes}"
@@ -78,16 +95,20 @@ pub enum AllocateError {
 
 impl Runtime {
     /// Allocates `bytes` zeroed bytes at the same address on every node, kept coherent in pages of `page_size` (the job's when
-    /// `None`). All nodes call it alike.
+    /// `None`) by `protocol` (likewise). All nodes call it alike.
     pub fn allocate(
         &self,
         bytes: u64,
         placement: Placement,
         page_size: Option<PageSize>,
+        protocol: Option<Protocol>,
     ) -> Result<usize, AllocateError> {
         let page_size = page_size.unwrap_or(self.page_size());
-        self.check_allocation(bytes, placement, page_size)?;
-        let collective = Collective::Allocate { bytes, placement, page_size };
+        let protocol = protocol.filter(|protocol| *protocol != self.protocol());
+        let options = RegionOptions { placement, page_size, protocol };
+        self.check_allocation(bytes, options)?;
+        let protocol = protocol.map(Protocol::number);
+        let collective = Collective::Allocate { bytes, placement, page_size, protocol };
         self.synchronise("hiroba_alloc", TimeClass::Other, Sync::Collective(collective));
         // Every thread of the team gets here; the first one makes the region.
         let signals = crate::signals::SignalsHeld::hold();
@@ -95,7 +116,7 @@ impl Runtime {
         let untold = self.space.lock().unwrap_or_else(PoisonError::into_inner).untold;
         let (address, others) = match untold {
             (address, others @ 1..) => (address, others - 1),
-            _ => (self.add_region(bytes, placement, page_size), self.team() - 1),
+            _ => (self.add_region(bytes, options), self.team() - 1),
         };
         self.space.lock().unwrap_or_else(PoisonError::into_inner).untold = (address, others);
         drop(signals);
@@ -110,12 +131,8 @@ impl Runtime {
         page_size.bytes() as u64 / self.granule_bytes()
     }
 
-    fn check_allocation(
-        &self,
-        bytes: u64,
-        placement: Placement,
-        page_size: PageSize,
-    ) -> Result<(), AllocateError> {
+    fn check_allocation(&self, bytes: u64, options: RegionOptions) -> Result<(), AllocateError> {
+        let RegionOptions { placement, page_size, protocol } = options;
         if bytes == 0 {
             return Err(AllocateError::Invalid { expected: "at least 1 byte", got: 0 });
         }
@@ -126,6 +143,11 @@ impl Runtime {
                 expected: "a node of the job as home",
                 got: u64::from(home.0),
             });
+        }
+        if let Some(protocol) = protocol
+            && self.looks_for_races()
+        {
+            return Err(AllocateError::UnderRaces { protocol: protocol.name() });
         }
         let granule_bytes = self.granule_bytes();
         let got_bytes = page_size.bytes() as u64;
@@ -143,7 +165,8 @@ impl Runtime {
     }
 
     /// What every node does alike when a collective allocation is complete.
-    pub(crate) fn add_region(&self, bytes: u64, placement: Placement, page_size: PageSize) -> usize {
+    pub(crate) fn add_region(&self, bytes: u64, options: RegionOptions) -> usize {
+        let RegionOptions { placement, page_size, protocol } = options;
         let granules = {
             let _signals = crate::signals::SignalsHeld::hold();
             let mut space = self.space.lock().unwrap_or_else(PoisonError::into_inner);
@@ -152,10 +175,14 @@ impl Runtime {
             space.take(granules, bytes);
             granules
         };
-        self.or_fatal(self.register(granules));
+        let stores_fault = protocol.is_some_and(Protocol::needs_write_faults);
+        self.or_fatal(self.register(granules, stores_fault));
         self.tell(|core| {
-            self.trace_region(granules, page_size, placement);
-            core.engine.add_region(granules, page_size, placement);
+            self.trace_region(granules, options);
+            match protocol {
+                Some(protocol) => core.engine.add_region_under(protocol, granules, page_size, placement),
+                None => core.engine.add_region(granules, page_size, placement),
+            }
         });
         self.memory.address_of(granules.first) as usize
     }

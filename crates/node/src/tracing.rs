@@ -15,7 +15,9 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use hiroba_base::{Access, NodeId, PageId, PageRange, PageSize};
+use crate::space::RegionOptions;
+use hiroba_base::{Access, NodeId, PageId, PageRange};
+use hiroba_protocol::Protocol;
 use hiroba_protocol::{Fact, Sync, Waiter};
 use hiroba_trace::{Activity, Event, Header, MessageKind, ThreadNumber, TraceWriter};
 use hiroba_wire::control::{JobDescription, ToLauncher};
@@ -290,7 +292,8 @@ impl Runtime {
     }
 
     /// Pages exist from now on.
-    pub(crate) fn trace_region(&self, granules: PageRange, page_size: PageSize, placement: Placement) {
+    pub(crate) fn trace_region(&self, granules: PageRange, options: RegionOptions) {
+        let RegionOptions { placement, page_size, protocol } = options;
         let pages = granules.count / (page_size.bytes() as u64 / u64::from(self.limits.granule_bytes)).max(1);
         let nodes = || NodeId::all(self.nodes());
         self.trace_fact(|| {
@@ -302,7 +305,8 @@ impl Runtime {
                     nodes().map(|node| (node, each)).collect()
                 }
             };
-            Event::Region { granules, page_size, homes }
+            let protocol = protocol.map_or("", Protocol::name).to_owned();
+            Event::Region { granules, page_size, homes, protocol }
         });
     }
 

@@ -16,8 +16,8 @@ use std::collections::BTreeMap;
 use hiroba_base::{IntervalSeq, NodeId, PageSet, VectorTimestamp};
 use hiroba_wire::{Collective, IntervalNotice, Knowledge, Message};
 
-use crate::ProtocolError;
 use crate::outbox::Outbox;
+use crate::{Protocol, ProtocolError};
 
 /// The most nodes right below another one in the tree.
 pub const BELOW_MAX: u16 = 4;
@@ -120,9 +120,11 @@ pub(crate) fn name(collective: Collective) -> &'static str {
 
 pub(crate) fn describe(collective: Collective) -> String {
     match collective {
-        Collective::Allocate { bytes, placement, page_size } => {
+        Collective::Allocate { bytes, placement, page_size, protocol } => {
             let page_bytes = page_size.bytes();
-            format!("hiroba_alloc of {bytes} bytes placed {placement:?} in pages of {page_bytes}")
+            let protocol = protocol.and_then(Protocol::numbered).map(Protocol::name);
+            let under = protocol.map_or(String::new(), |name| format!(" under {name}"));
+            format!("hiroba_alloc of {bytes} bytes placed {placement:?} in pages of {page_bytes}{under}")
                 .to_lowercase()
         }
         Collective::EndRun => "the end of hiroba_run's function".to_owned(),
@@ -414,8 +416,12 @@ mod tests {
 
     #[test]
     fn different_collectives_are_a_mismatch_but_followers_follow() {
-        let allocate =
-            Collective::Allocate { bytes: 8, placement: Placement::Block, page_size: PageSize::KIB_4 };
+        let allocate = Collective::Allocate {
+            bytes: 8,
+            placement: Placement::Block,
+            page_size: PageSize::KIB_4,
+            protocol: None,
+        };
         let mut manager = Meeting::new(NodeId(0), Tree::of(3));
         let of = |node, collective| arrival(3, node, 1, collective, &[]);
         assert_eq!(manager.arrive(NodeId(1), 0, of(1, Collective::Follow)), Ok(Ok(None)));

@@ -21,7 +21,8 @@ use crate::interval::IntervalLog;
 use crate::lock::{LockAction, Locks};
 use crate::team::{Gathered, Team};
 use crate::{
-    Done, Effect, Engine, Fact, Misuse, Outcome, ProtocolError, Sync, Waiter, WriteTracking, unexpected,
+    Done, Effect, Engine, Fact, Misuse, Outcome, Protocol, ProtocolError, Sync, Waiter, WriteTracking,
+    unexpected,
 };
 
 /// The engine of one node.
@@ -47,6 +48,10 @@ pub struct Consistency {
 struct Protocols {
     /// The job's first.
     all: Vec<Box<dyn Coherence>>,
+    /// What the others are.
+    others: Vec<Protocol>,
+    /// The other nodes whose frames this one can read itself.
+    reached: Vec<NodeId>,
     /// Regions under others than the first, by ascending first granule.
     regions: Vec<(PageRange, usize)>,
 }
@@ -66,6 +71,18 @@ impl Protocols {
     fn access(&self, page: PageId) -> Access {
         self.all[self.index_of(page)].access(page)
     }
+
+    /// These pages are under `protocol`, and not under the first.
+    fn give(&mut self, pages: PageRange, protocol: Protocol) {
+        let known = self.others.iter().position(|other| *other == protocol);
+        let index = known.unwrap_or_else(|| {
+            self.others.push(protocol);
+            self.all.push(protocol.coherence(self.reached.iter().copied()));
+            self.others.len() - 1
+        });
+        let at = self.regions.partition_point(|(region, _)| region.first < pages.first);
+        self.regions.insert(at, (pages, index + 1));
+    }
 }
 
 impl Consistency {
@@ -79,7 +96,12 @@ impl Consistency {
         let nodes = limits.nodes;
         Consistency {
             site: Site::new(me, limits, tracking),
-            protocols: Protocols { all: vec![protocol], regions: Vec::new() },
+            protocols: Protocols {
+                all: vec![protocol],
+                others: Vec::new(),
+                reached: Vec::new(),
+                regions: Vec::new(),
+            },
             locks: Locks::new(me, nodes),
             conds: Conds::default(),
             team: Team::of_one(),
@@ -88,6 +110,20 @@ impl Consistency {
             early: Vec::new(),
             publications: FxHashMap::default(),
         }
+    }
+
+    /// The engine of node `me` under a protocol. `reached` are the other nodes whose frames it can read itself.
+    pub fn under(
+        protocol: Protocol,
+        me: NodeId,
+        limits: Limits,
+        tracking: WriteTracking,
+        reached: impl IntoIterator<Item = NodeId>,
+    ) -> Consistency {
+        let reached: Vec<NodeId> = reached.into_iter().collect();
+        let mut engine = Consistency::new(me, limits, tracking, protocol.coherence(reached.iter().copied()));
+        engine.protocols.reached = reached;
+        engine
     }
 
     /// Has the engine tell what takes effect: [`Effect::Tell`].
@@ -559,6 +595,17 @@ impl Engine for Consistency {
         self.site.out.keep(std::mem::take(&mut self.site.ahead));
     }
 
+    fn add_region_under(
+        &mut self,
+        protocol: Protocol,
+        pages: PageRange,
+        page_size: PageSize,
+        placement: Placement,
+    ) {
+        self.protocols.give(pages, protocol);
+        self.add_region(pages, page_size, placement);
+    }
+
     fn set_team(&mut self, threads: u32) {
         self.team.set_size(threads);
     }
@@ -608,7 +655,10 @@ impl Engine for Consistency {
     }
 
     fn handle_prefetch(&mut self, pages: PageRange) {
-        self.protocols.of(pages.first).prefetch(&mut self.site, pages);
+        let regions: Vec<PageRange> = self.site.homes.regions_in(pages).collect();
+        for pages in regions {
+            self.protocols.of(pages.first).prefetch(&mut self.site, pages);
+        }
         self.advance();
     }
 

@@ -9,7 +9,7 @@ use hiroba_base::{
 use hiroba_wire::{AtomicOperation, AtomicOutcome, Collective, Message, Placement, WireError};
 use thiserror::Error;
 
-use crate::Fact;
+use crate::{Fact, Protocol};
 
 /// A thread of this node that waits for an [`Effect::Wake`]. The host numbers its threads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -342,6 +342,15 @@ pub(crate) fn wanted_beyond(access: Access, wanted: Access) -> Access {
 pub trait Engine: Send {
     /// Declares a region of whole pages of `page_size` and their homes. Every node declares the same regions.
     fn add_region(&mut self, pages: PageRange, page_size: PageSize, placement: Placement);
+
+    /// The same for a region that another protocol than the engine's first keeps coherent.
+    fn add_region_under(
+        &mut self,
+        protocol: Protocol,
+        pages: PageRange,
+        page_size: PageSize,
+        placement: Placement,
+    );
 
     /// How many threads of this node must come to a collective before the node arrives there.
     fn set_team(&mut self, threads: u32);

@@ -67,6 +67,17 @@ impl HomeMap {
         self.region_of(granule).map(|region| region.granules)
     }
 
+    /// The parts of a range that are allocated, a region at a time, by ascending granule.
+    pub fn regions_in(&self, range: PageRange) -> impl Iterator<Item = PageRange> + '_ {
+        let first = self.regions.partition_point(|region| region.granules.end() <= range.first);
+        let regions =
+            self.regions[first..].iter().take_while(move |region| region.granules.first < range.end());
+        regions.map(move |region| {
+            let first = region.granules.first.max(range.first);
+            PageRange { first, count: region.granules.end().min(range.end()).0 - first.0 }
+        })
+    }
+
     /// The pages of a range that begins with one of them, up to its end or to a granule that is not allocated.
     pub fn pages_in(&self, range: PageRange) -> impl Iterator<Item = Located> + '_ {
         let mut next = range.first;
@@ -159,6 +170,14 @@ mod tests {
         let spans =
             [(8, 4), (16, 5), (22, 1)].map(|(first, count)| PageRange { first: PageId(first), count });
         assert_eq!(map.spans(&pages), spans);
+        let parts = |first, count| {
+            let range = PageRange { first: PageId(first), count };
+            map.regions_in(range).map(|part| (part.first.0, part.count)).collect::<Vec<_>>()
+        };
+        assert_eq!(
+            (parts(0, 30), parts(10, 11), parts(0, 8)),
+            (vec![(8, 12), (20, 3)], vec![(10, 10), (20, 1)], vec![])
+        );
         let walked = |first, count| {
             let range = PageRange { first: PageId(first), count };
             map.pages_in(range).map(|located| located.page.0).collect::<Vec<u64>>()

@@ -1,6 +1,7 @@
 //! The protocols by name.
 
 use hiroba_base::NodeId;
+use hiroba_wire::ProtocolNumber;
 
 use crate::coherence::Coherence;
 use crate::hlrc::Hlrc;
@@ -22,6 +23,17 @@ impl Protocol {
     /// The protocol of this name.
     pub fn named(name: &str) -> Option<Protocol> {
         Protocol::ALL.into_iter().find(|protocol| protocol.name() == name)
+    }
+
+    /// The protocol of this number.
+    pub fn numbered(number: ProtocolNumber) -> Option<Protocol> {
+        Protocol::ALL.get(usize::from(number.0)).copied()
+    }
+
+    /// Its number in messages.
+    pub fn number(self) -> ProtocolNumber {
+        let place = Protocol::ALL.into_iter().position(|other| other == self);
+        ProtocolNumber(place.expect("all protocols are among all") as u8)
     }
 
     /// All names, for a sentence.

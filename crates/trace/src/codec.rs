@@ -125,7 +125,7 @@ impl Encoder {
                 self.bytes.push(*bytes);
                 self.put(*value);
             }
-            Event::Region { granules, page_size, homes } => {
+            Event::Region { granules, page_size, homes, protocol } => {
                 self.range(*granules);
                 self.bytes.push(page_size.bytes().trailing_zeros() as u8);
                 self.put(homes.len() as u64);
@@ -133,6 +133,8 @@ impl Encoder {
                     self.node(*node);
                     self.put(*pages);
                 }
+                self.put(protocol.len() as u64);
+                self.bytes.extend(protocol.as_bytes());
             }
             Event::Access { granules, access } => {
                 self.range(*granules);
@@ -403,7 +405,16 @@ impl Decoder {
             }
             homes.push((node, pages));
         }
-        Ok(Event::Region { granules, page_size, homes })
+        let protocol = self.name()?;
+        Ok(Event::Region { granules, page_size, homes, protocol })
+    }
+
+    /// A short name; its length comes first.
+    fn name(&mut self) -> Result<String, Expected> {
+        let left = (self.bytes.len() - self.at) as u64;
+        let count = self.up_to(left, "a name no longer than what is left")?;
+        let bytes: Result<Vec<u8>, Expected> = (0..count).map(|_| self.byte()).collect();
+        String::from_utf8(bytes?).map_err(|_| "a name")
     }
 
     fn access_of_bytes(&mut self) -> Result<(PageId, u32, u8, u64), Expected> {

@@ -185,6 +185,8 @@ pub enum Event {
         page_size: PageSize,
         /// The homes in turn, and how many pages in a row each has; from the beginning again when the list is at its end. No count is 0.
         homes: Vec<(NodeId, u64)>,
+        /// The protocol that keeps them coherent, where it is not the run's; else empty.
+        protocol: String,
     },
     /// What the program may do on these granules without a fault.
     Access {
@@ -241,7 +243,7 @@ impl Event {
     /// The page that holds a granule of an [`Event::Region`], by its first granule, and the page's home; `None` when the region does not
     /// hold it, or names no home.
     pub fn home_of(&self, granule: PageId, granule_bytes: u32) -> Option<(PageId, NodeId)> {
-        let Event::Region { granules, page_size, homes } = self else { return None };
+        let Event::Region { granules, page_size, homes, .. } = self else { return None };
         let granules_per_page = page_size.bytes() as u64 / u64::from(granule_bytes.max(1));
         let index = granules
             .contains(granule)

@@ -13,7 +13,7 @@ use crate::{Event, MessageKind, Record, ThreadNumber};
 const MAGIC: [u8; 8] = *b"HirobaTr";
 
 /// The version of the format that this library writes and reads.
-pub const FORMAT_VERSION: u32 = 1;
+pub const FORMAT_VERSION: u32 = 2;
 
 /// No header is longer than this.
 const HEADER_BYTES_MAX: u32 = 256 << 10;

@@ -105,10 +105,8 @@ fn page_fact() -> impl Strategy<Value = Event> {
     let homes = proptest::collection::vec((node(), 1..u64::MAX), 0..6);
     let page_size = (12u32..22).prop_map(|bits| PageSize::new(1 << bits).expect("a size"));
     prop_oneof![
-        (range(), page_size, homes).prop_map(|(granules, page_size, homes)| Event::Region {
-            granules,
-            page_size,
-            homes
+        (range(), page_size, homes, "[a-z-]{0,14}").prop_map(|(granules, page_size, homes, protocol)| {
+            Event::Region { granules, page_size, homes, protocol }
         }),
         (range(), access()).prop_map(|(granules, access)| Event::Access { granules, access }),
         (page(), entries()).prop_map(|(page, entries)| {
@@ -314,6 +312,7 @@ fn a_region_names_the_home_of_each_page() {
         granules: PageRange { first: PageId(8), count: 12 },
         page_size: PageSize::new(16 << 10).unwrap(),
         homes,
+        protocol: String::new(),
     };
     let cyclic = region(vec![(NodeId(0), 1), (NodeId(1), 1)]);
     let homes: Vec<_> =

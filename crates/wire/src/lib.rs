@@ -13,6 +13,6 @@ mod pages;
 pub use error::WireError;
 pub use message::{
     AtomicOperation, AtomicOutcome, Collective, IntervalNotice, Knowledge, Limits, Message, PageDiff,
-    Placement, Ticket, WrittenPage,
+    Placement, ProtocolNumber, Ticket, WrittenPage,
 };
 pub use pages::{PAGES_PER_MESSAGE_MAX, PageCopy, PagesWanted};

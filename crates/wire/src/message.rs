@@ -76,6 +76,10 @@ pub enum Placement {
     On(NodeId),
 }
 
+/// A coherence protocol, by the number that all nodes of one build know it by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ProtocolNumber(pub u8);
+
 /// What the nodes of a job do together. All must name the same, but for followers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Collective {
@@ -91,6 +95,8 @@ pub enum Collective {
         placement: Placement,
         /// Its coherence unit.
         page_size: PageSize,
+        /// The protocol that keeps it coherent, where it is not the job's.
+        protocol: Option<ProtocolNumber>,
     },
     /// Begin to run a function on all threads of all nodes (`hiroba_run`).
     BeginRun,

@@ -1,6 +1,7 @@
 //! What a simulated node writes down: the same records as a real one that is traced.
 
 use hiroba_base::{Access, NodeId, PageId, PageRange};
+use hiroba_protocol::Protocol;
 use hiroba_protocol::{Engine, Fact, Sync};
 use hiroba_trace::{Activity, Event, MessageKind, Record, ThreadNumber};
 use hiroba_wire::Collective;
@@ -83,12 +84,14 @@ impl<E: Engine> Cluster<E> {
         self.recorder.add(node, actor, self.steps, event);
     }
 
-    pub(super) fn note_regions(&mut self, program: &Program) {
+    pub(super) fn note_regions(&mut self, program: &Program, protocols: &[Option<Protocol>]) {
         for node in NodeId::all(self.limits.nodes) {
-            for region in &program.regions {
+            for (number, region) in program.regions.iter().enumerate() {
+                let protocol = protocols.get(number % protocols.len().max(1)).copied().flatten();
+                let protocol = protocol.map_or("", Protocol::name).to_owned();
                 let homes = homes_of(region, |page| self.nodes[node.index()].engine.home_of(page));
                 let Region { granules, page_size, .. } = *region;
-                self.note_at(node, Event::Region { granules, page_size, homes });
+                self.note_at(node, Event::Region { granules, page_size, homes, protocol });
             }
         }
     }

@@ -264,10 +264,21 @@ impl<'a> Digest<'a> {
         }
     }
 
-    /// The home of a page and how many granules it has, if it was allocated.
+    /// Whether another protocol than the run's keeps the page coherent, whose axioms are others.
+    pub(super) fn is_under_another(&self, page: PageId) -> bool {
+        let region = self.regions.range(..=page).next_back();
+        region.is_some_and(
+            |(_, region)| matches!(region, Event::Region { protocol, .. } if !protocol.is_empty()),
+        )
+    }
+
+    /// The home of a page and how many granules it has, if it was allocated under the run's protocol.
     pub(super) fn home_of(&self, page: PageId) -> Option<(NodeId, u64)> {
         let (_, region) = self.regions.range(..=page).next_back()?;
-        let Event::Region { page_size, .. } = region else { return None };
+        let Event::Region { page_size, protocol, .. } = region else { return None };
+        if !protocol.is_empty() {
+            return None;
+        }
         let (_, home) = region.home_of(page, self.granule_bytes)?;
         Some((home, page_size.bytes() as u64 / u64::from(self.granule_bytes)))
     }

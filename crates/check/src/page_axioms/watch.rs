@@ -187,6 +187,8 @@ impl<'a> Watcher<'a> {
                 }
             }
             Event::Closed { seq, pages } => self.close(*seq, pages),
+            Event::Holds { page, .. } | Event::Applied { page, .. }
+                if self.digest.is_under_another(*page) => {}
             Event::Holds { page, version } => self.hold(thread, *page, version),
             Event::Applied { page, writer, seq, bytes } => self.apply(*page, *writer, *seq, *bytes),
             Event::Access { granules, access } => {

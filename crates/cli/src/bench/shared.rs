@@ -17,7 +17,7 @@ pub struct Region {
 impl Region {
     /// Allocates one; every node calls it alike.
     pub fn allocate(runtime: &Runtime, bytes: usize, placement: Placement, page: Option<PageSize>) -> Region {
-        match runtime.allocate(bytes as u64, placement, page) {
+        match runtime.allocate(bytes as u64, placement, page, None) {
             Ok(start) => Region { start, bytes },
             Err(error) => runtime.fatal(&format!("cannot allocate memory to measure with: {error}")),
         }

@@ -4,7 +4,7 @@
 
 use core::mem::MaybeUninit;
 use std::{
-    os::fd::{AsFd, BorrowedFd},
+    os::fd::{AsFd, BorrowedFd, OwnedFd},
     sync::Arc,
 };
 
@@ -36,6 +36,20 @@ impl EventSource {
         Ok(EventSource { supervised: Supervised::open(memory, Delivery::Messages, tracking)? })
     }
 
+    fn read_from(&self, descriptor: &OwnedFd, out: &mut Vec<Fault>) -> Result<(), MemoryError> {
+        let mut buffer = [MaybeUninit::<u8>::uninit(); FAULTS_PER_READ_MAX * MESSAGE_BYTES];
+        let got = loop {
+            match rustix::io::read(descriptor, &mut buffer) {
+                Ok((got, _)) => break got,
+                Err(Errno::AGAIN) => return Ok(()),
+                Err(Errno::INTR) => continue,
+                Err(errno) => return Err(MemoryError::System { operation: "read of a userfaultfd", errno }),
+            }
+        };
+        out.extend(got.chunks_exact(MESSAGE_BYTES).filter_map(|message| self.decode(message)));
+        Ok(())
+    }
+
     fn decode(&self, message: &[u8]) -> Option<Fault> {
         let word = |offset: usize| {
             let bytes = message[offset..offset + 8].try_into().expect("a message has four words");
@@ -64,8 +78,8 @@ impl FaultSource for EventSource {
         self.supervised.tracking()
     }
 
-    fn register(&self, pages: PageRange) -> Result<(), MemoryError> {
-        self.supervised.register(pages)
+    fn register(&self, pages: PageRange, stores: WriteTracking) -> Result<(), MemoryError> {
+        self.supervised.register(pages, stores)
     }
 
     fn protect(&self, pages: PageRange, access: Access) -> Result<(), MemoryError> {
@@ -90,21 +104,11 @@ impl FaultSource for EventSource {
 }
 
 impl FaultEvents for EventSource {
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        self.supervised.uffd().descriptor().as_fd()
+    fn descriptors(&self) -> Vec<BorrowedFd<'_>> {
+        self.supervised.descriptors().into_iter().map(AsFd::as_fd).collect()
     }
 
     fn read(&self, out: &mut Vec<Fault>) -> Result<(), MemoryError> {
-        let mut buffer = [MaybeUninit::<u8>::uninit(); FAULTS_PER_READ_MAX * MESSAGE_BYTES];
-        let got = loop {
-            match rustix::io::read(self.supervised.uffd().descriptor(), &mut buffer) {
-                Ok((got, _)) => break got,
-                Err(Errno::AGAIN) => return Ok(()),
-                Err(Errno::INTR) => continue,
-                Err(errno) => return Err(MemoryError::System { operation: "read of a userfaultfd", errno }),
-            }
-        };
-        out.extend(got.chunks_exact(MESSAGE_BYTES).filter_map(|message| self.decode(message)));
-        Ok(())
+        self.supervised.descriptors_in_use().try_for_each(|descriptor| self.read_from(descriptor, out))
     }
 }

@@ -151,16 +151,17 @@ pub trait FaultSource: Send + Sync {
     /// How it finds writes.
     fn tracking(&self) -> WriteTracking;
 
-    /// Takes charge of allocated pages; their access is `None`.
+    /// Takes charge of allocated pages; their access is `None`. With [`WriteTracking::Fault`] the first `stores` to them fault even where
+    /// the source notes those to others: they are never to be watched, and access `Read` means what it says.
     ///
     /// # Errors
     /// When pages are not allocated, or the kernel refuses.
-    fn register(&self, pages: PageRange) -> Result<(), MemoryError>;
+    fn register(&self, pages: PageRange, stores: WriteTracking) -> Result<(), MemoryError>;
 
     /// Sets the access of pages, whatever it was, and lets those who wait on them go on if it is `Read` or `Write`.
     /// Pages made accessible get a frame, and none of them is watched any more. Safe to call in signal context.
     ///
-    /// With [`WriteTracking::Async`] asking for `Read` is a mistake of the caller's; the pages are watched instead.
+    /// With [`WriteTracking::Async`] asking for `Read` is a mistake of the caller's, unless stores to these pages fault; the pages are watched instead.
     ///
     /// # Errors
     /// When pages are not allocated or there is no memory for frames; the access of each page is then
@@ -202,10 +203,10 @@ pub trait FaultSource: Send + Sync {
 
 /// Faults of threads that wait until [`FaultSource::protect`] gives them access.
 pub trait FaultEvents {
-    /// Readable when there are faults to read.
-    fn as_fd(&self) -> BorrowedFd<'_>;
+    /// One of these is readable when there are faults to read.
+    fn descriptors(&self) -> Vec<BorrowedFd<'_>>;
 
-    /// Appends what faults there are, without waiting. No more than [`FAULTS_PER_READ_MAX`] at once; the descriptor
+    /// Appends what faults there are, without waiting. No more than [`FAULTS_PER_READ_MAX`] at once of each descriptor, which
     /// stays readable when there are more.
     ///
     /// # Errors

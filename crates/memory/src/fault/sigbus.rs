@@ -61,8 +61,8 @@ impl FaultSource for SigbusSource {
         self.receiver.supervised.tracking()
     }
 
-    fn register(&self, pages: PageRange) -> Result<(), MemoryError> {
-        self.receiver.supervised.register(pages)
+    fn register(&self, pages: PageRange, stores: WriteTracking) -> Result<(), MemoryError> {
+        self.receiver.supervised.register(pages, stores)
     }
 
     fn protect(&self, pages: PageRange, access: Access) -> Result<(), MemoryError> {

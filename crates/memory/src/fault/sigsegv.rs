@@ -130,7 +130,7 @@ impl FaultSource for SigsegvSource {
         WriteTracking::Fault
     }
 
-    fn register(&self, pages: PageRange) -> Result<(), MemoryError> {
+    fn register(&self, pages: PageRange, _stores: WriteTracking) -> Result<(), MemoryError> {
         self.receiver.protect(pages, Access::None)
     }
 

@@ -26,7 +26,7 @@ use std::{
     os::fd::{AsRawFd, FromRawFd, OwnedFd},
     sync::{
         Arc,
-        atomic::{AtomicU64, Ordering},
+        atomic::{AtomicBool, AtomicU64, Ordering},
     },
 };
 
@@ -203,10 +203,6 @@ impl Userfaultfd {
         }
         opened.probe(pagemap)?;
         Ok(opened)
-    }
-
-    pub(super) fn descriptor(&self) -> &OwnedFd {
-        &self.descriptor
     }
 
     fn ioctl<T>(&self, request: c_ulong, argument: &mut T) -> Result<(), Errno> {
@@ -400,6 +396,15 @@ struct Tracker {
     /// What the userfaultfd covers: a scan must not touch anything else.
     registered: SparsePageSet,
     collections: AtomicU64,
+    faulting: Faulting,
+}
+
+/// Pages on which stores fault although the others' are noted. The kernel notes writes for a whole userfaultfd, so they have their own.
+struct Faulting {
+    uffd: Userfaultfd,
+    pages: SparsePageSet,
+    /// Whether there are any.
+    is_used: AtomicBool,
 }
 
 /// The application's view under a userfaultfd.
@@ -438,6 +443,11 @@ impl Supervised {
                 watched: claim.memory().watched_set()?,
                 registered: claim.memory().page_set()?,
                 collections: AtomicU64::new(0),
+                faulting: Faulting {
+                    uffd: Userfaultfd::open(delivery, None)?,
+                    pages: claim.memory().page_set()?,
+                    is_used: AtomicBool::new(false),
+                },
             }),
         };
         Ok(Supervised { uffd, mapped, tracker, delivery, claim })
@@ -447,32 +457,70 @@ impl Supervised {
         self.claim.memory()
     }
 
-    pub(super) fn uffd(&self) -> &Userfaultfd {
-        &self.uffd
+    /// All descriptors on which faults are told.
+    pub(super) fn descriptors(&self) -> Vec<&OwnedFd> {
+        let faulting = self.tracker.as_ref().map(|tracker| &tracker.faulting.uffd);
+        [Some(&self.uffd), faulting].into_iter().flatten().map(|uffd| &uffd.descriptor).collect()
+    }
+
+    /// Those on which there can be any now.
+    pub(super) fn descriptors_in_use(&self) -> impl Iterator<Item = &OwnedFd> {
+        // Relaxed: the pages are registered before any thread can fault on them.
+        let in_use = |faulting: &&Faulting| faulting.is_used.load(Ordering::Relaxed);
+        let faulting = self.tracker.as_ref().map(|tracker| &tracker.faulting).filter(in_use);
+        [Some(&self.uffd), faulting.map(|faulting| &faulting.uffd)]
+            .into_iter()
+            .flatten()
+            .map(|uffd| &uffd.descriptor)
+    }
+
+    /// Whether the first store to these pages faults, all of which were registered alike.
+    fn do_stores_fault(&self, pages: PageRange) -> bool {
+        match &self.tracker {
+            // Relaxed: as above.
+            Some(Tracker { faulting, .. }) => {
+                faulting.is_used.load(Ordering::Relaxed) && faulting.pages.contains(pages.first)
+            }
+            None => true,
+        }
+    }
+
+    fn uffd_of(&self, pages: PageRange) -> &Userfaultfd {
+        match &self.tracker {
+            Some(tracker) if self.do_stores_fault(pages) => &tracker.faulting.uffd,
+            _ => &self.uffd,
+        }
     }
 
     pub(super) fn tracking(&self) -> WriteTracking {
         if self.tracker.is_some() { WriteTracking::Async } else { WriteTracking::Fault }
     }
 
-    pub(super) fn register(&self, pages: PageRange) -> Result<(), MemoryError> {
+    pub(super) fn register(&self, pages: PageRange, stores: WriteTracking) -> Result<(), MemoryError> {
         let (offset, bytes) = self.memory().allocated_span(pages)?;
         if bytes == 0 {
             return Ok(());
         }
         let view = self.memory().application();
+        let faulting = self.tracker.as_ref().map(|tracker| &tracker.faulting);
+        if let Some(faulting) = faulting.filter(|_| stores == WriteTracking::Fault) {
+            faulting.pages.insert_range(pages).map_err(MemoryError::system(PAGE_TABLE))?;
+            faulting.is_used.store(true, Ordering::Relaxed);
+        }
         // In this order no thread ever finds the pages accessible and unwatched.
-        self.uffd.register(self.addresses(pages)).map_err(MemoryError::system("ioctl(UFFDIO_REGISTER)"))?;
+        self.uffd_of(pages)
+            .register(self.addresses(pages))
+            .map_err(MemoryError::system("ioctl(UFFDIO_REGISTER)"))?;
         view.protect(offset, bytes, MprotectFlags::READ | MprotectFlags::WRITE)
             .map_err(MemoryError::system("mprotect of the application's view"))?;
-        if let Some(tracker) = &self.tracker {
+        if let Some(tracker) = self.tracker.as_ref().filter(|_| stores == WriteTracking::Async) {
             tracker.registered.insert_range(pages).map_err(MemoryError::system(PAGE_TABLE))?;
         }
         self.protect(pages, Access::None)
     }
 
     pub(super) fn protect(&self, pages: PageRange, access: Access) -> Result<(), MemoryError> {
-        if access == Access::Read && self.tracker.is_some() {
+        if access == Access::Read && !self.do_stores_fault(pages) {
             debug_assert!(false, "with asynchronous write tracking no store can be made to fault");
             return self.watch(pages);
         }
@@ -491,11 +539,12 @@ impl Supervised {
         }
         self.memory().populate(pages)?;
         let write_protected = access == Access::Read;
+        let uffd = self.uffd_of(pages);
         let mut some_sleep_on = false;
         for (run, probably_mapped) in self.mapped.runs(pages) {
             let addresses = self.addresses(run);
             if probably_mapped {
-                let changed = self.uffd.write_protect(addresses, write_protected);
+                let changed = uffd.write_protect(addresses, write_protected);
                 changed.map_err(MemoryError::system(WRITEPROTECT))?;
                 some_sleep_on |= write_protected;
                 continue;
@@ -505,9 +554,9 @@ impl Supervised {
                 met_mapped = true;
                 Ok(())
             };
-            self.uffd.map(addresses, write_protected, note).map_err(MemoryError::system(CONTINUE))?;
+            uffd.map(addresses, write_protected, note).map_err(MemoryError::system(CONTINUE))?;
             if met_mapped {
-                let changed = self.uffd.write_protect(addresses, write_protected);
+                let changed = uffd.write_protect(addresses, write_protected);
                 changed.map_err(MemoryError::system(WRITEPROTECT))?;
                 some_sleep_on |= write_protected;
             }
@@ -645,9 +694,10 @@ impl Supervised {
     fn wake(&self, pages: PageRange) -> Result<(), MemoryError> {
         match self.delivery {
             Delivery::Sigbus => Ok(()),
-            Delivery::Messages => {
-                self.uffd.wake(self.addresses(pages)).map_err(MemoryError::system("ioctl(UFFDIO_WAKE)"))
-            }
+            Delivery::Messages => self
+                .uffd_of(pages)
+                .wake(self.addresses(pages))
+                .map_err(MemoryError::system("ioctl(UFFDIO_WAKE)")),
         }
     }
 

@@ -84,6 +84,8 @@ pub struct Pager {
     pub hold: AtomicBool,
     /// So many faults are answered with no more than `Read`.
     pub stingy_answers: AtomicU64,
+    /// Pages from this number on are registered so that stores to them fault.
+    pub stores_fault_from: OnceLock<u64>,
     /// An address on the stack that the last fault was handled on.
     pub stack_address: AtomicU64,
 }
@@ -99,7 +101,8 @@ impl FaultHandler for Pager {
             let mut granted = self.granted.lock().unwrap();
             if !self.hold.load(Ordering::Acquire) {
                 let page = PageRange::single(fault.page);
-                if source.tracking() == WriteTracking::Async {
+                let stores_fault = self.stores_fault_from.get().is_some_and(|first| fault.page.0 >= *first);
+                if source.tracking() == WriteTracking::Async && !stores_fault {
                     source.watch(page).unwrap();
                     break;
                 }
@@ -163,7 +166,7 @@ impl Paged {
         let memory = Arc::new(SharedMemory::reserve(config).unwrap());
         memory.allocate(range(0, allocated)).unwrap();
         let paged = Paged::over(mode, memory);
-        paged.source.register(range(0, allocated)).unwrap();
+        paged.source.register(range(0, allocated), mode.tracking).unwrap();
         paged
     }
 
@@ -277,7 +280,9 @@ fn serve(source: Arc<dyn FaultSource>, pager: Arc<Pager>) -> (Arc<AtomicBool>, t
         let mut faults = Vec::new();
         let timeout = Timespec { tv_sec: 0, tv_nsec: 5_000_000 };
         while !told.load(Ordering::Acquire) {
-            let mut poll_fds = [PollFd::from_borrowed_fd(events.as_fd(), PollFlags::IN)];
+            let mut poll_fds: Vec<PollFd<'_>> = (events.descriptors().into_iter())
+                .map(|descriptor| PollFd::from_borrowed_fd(descriptor, PollFlags::IN))
+                .collect();
             let _ = poll(&mut poll_fds, Some(&timeout));
             events.read(&mut faults).unwrap();
             for fault in faults.drain(..) {
