@@ -621,6 +621,14 @@ impl<E: Engine> Cluster<E> {
                 let message = Message::PagesReply { copies, content: &content }.encode();
                 self.send(id, to, message);
             }
+            Effect::SendTwin { to, page, version } => {
+                let (_, twin) = memory.with_twin(page).map_err(wrong)?;
+                let bytes = self.mutation.on_content(page, Some(twin));
+                let copies = vec![PageCopy { page, version, is_zero: bytes.is_none() }];
+                let content = bytes.unwrap_or_default();
+                let message = Message::PagesReply { copies, content: &content }.encode();
+                self.send(id, to, message);
+            }
             Effect::Protect { pages, access } => {
                 memory.protect(pages, access).map_err(wrong)?;
                 self.note_access(id, pages, access);
@@ -646,7 +654,7 @@ impl<E: Engine> Cluster<E> {
             }
             Effect::Diff { page, keep_twin } => self.make_diff(id, page, keep_twin)?,
             Effect::Apply { page, runs } => {
-                memory.apply(page, &runs).map_err(wrong)?;
+                memory.apply(page, &runs, self.mutation.on_apply()).map_err(wrong)?;
                 self.nodes[id.index()].applied.insert(page);
             }
             Effect::Install { pages, content, merge, fetched: _, prefetched: _ } => {

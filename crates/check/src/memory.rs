@@ -269,13 +269,18 @@ impl SimulatedMemory {
         Ok(())
     }
 
-    /// Carries out `Effect::Apply`.
-    pub fn apply(&mut self, page: PageId, runs: &[u8]) -> Result<(), MemoryError> {
+    /// Carries out `Effect::Apply`; the twin is left alone only by a planted bug.
+    pub fn apply(&mut self, page: PageId, runs: &[u8], also_twin: bool) -> Result<(), MemoryError> {
         let longest = self.bytes.len() - bytes_of(page, 0).start;
         let mut changes = Vec::new();
         diff::apply(runs, longest, |offset, bytes| changes.push((offset, bytes.to_vec())))
             .map_err(|_| MemoryError::BadDiff(page))?;
         changes.iter().for_each(|(offset, bytes)| self.write(Address::in_page(page, *offset as u32), bytes));
+        if also_twin && let Some(twin) = self.twins.get_mut(&page) {
+            changes
+                .iter()
+                .for_each(|(offset, bytes)| twin[*offset..*offset + bytes.len()].copy_from_slice(bytes));
+        }
         Ok(())
     }
 
@@ -343,6 +348,9 @@ impl SimulatedMemory {
         };
         if written {
             self.write(at, &current.to_le_bytes());
+        }
+        if let Some(twin) = self.twins.get_mut(&page) {
+            twin[offset as usize..offset as usize + 8].copy_from_slice(&current.to_le_bytes());
         }
         AtomicOutcome { previous, current, written }
     }

@@ -10,6 +10,7 @@ use rustc_hash::{FxHashMap, FxHashSet};
 use crate::memory::{Merge, TwinAfter};
 use crate::program::GRANULE_BYTES;
 
+pub mod lrc;
 pub mod sc;
 
 /// Where a mutant may meddle. Every method's default is the right thing.
@@ -55,6 +56,11 @@ pub trait Mutation {
     /// A page was merged: whether it differed from its twin before.
     fn on_merged(&mut self, dirty: bool) -> bool {
         dirty
+    }
+
+    /// Another node's diff is applied: to the twin too?
+    fn on_apply(&mut self) -> bool {
+        true
     }
 
     /// A word is patched: into the twin too?

@@ -4,14 +4,22 @@ use hiroba_base::NodeId;
 use hiroba_check::cluster::{Cluster, NetworkChoice, Options};
 use hiroba_check::program::script::*;
 use hiroba_check::program::{Address, Instruction, Program};
-use hiroba_protocol::Consistency;
-use hiroba_protocol::WriteTracking;
 use hiroba_protocol::hlrc::Hlrc;
+use hiroba_protocol::lrc::Lrc;
+use hiroba_protocol::{Consistency, WriteTracking};
+use hiroba_wire::Limits;
 
 /// The full count needs optimised code to take seconds.
 const ROUNDS: u64 = if cfg!(debug_assertions) { 20_000 } else { 1_000_000 };
 const SAMPLES: u64 = 20;
 const NODES: u16 = 3;
+
+type Engines = fn(NodeId, Limits, WriteTracking) -> Consistency;
+
+/// Engines that keep diffs, a few at a time.
+fn homeless(me: NodeId, limits: Limits, tracking: WriteTracking) -> Consistency {
+    Consistency::new(me, limits, tracking, Box::new(Lrc::new().collecting_beyond(2000)))
+}
 
 /// What the engines remember: their histories' entries, and the length of all they hold when printed.
 fn remembered(cluster: &Cluster<Consistency>) -> (usize, usize) {
@@ -20,14 +28,14 @@ fn remembered(cluster: &Cluster<Consistency>) -> (usize, usize) {
 }
 
 /// Runs until thread 0 has counted `ROUNDS`, sampling on the way.
-fn stays_bounded(program: &Program, rounds: u64, tracking: WriteTracking) {
+fn stays_bounded(program: &Program, rounds: u64, engine: Engines, tracking: WriteTracking) {
     let options = Options {
         record: false,
         steps_max: u64::MAX,
         network: NetworkChoice::Direct,
         ..Options::seeded(0, tracking)
     };
-    let mut cluster = Cluster::new(program, Hlrc::engine, options);
+    let mut cluster = Cluster::new(program, engine, options);
     let mut samples = Vec::new();
     while cluster.step().unwrap_or_else(|failure| panic!("{failure}")) {
         if cluster.register(0, 0) >= (samples.len() as u64 + 1) * rounds / SAMPLES {
@@ -56,40 +64,50 @@ fn looped(mut body: Vec<Instruction>, rounds: u64) -> Vec<Instruction> {
     body
 }
 
-fn barriers(tracking: WriteTracking) {
+fn barriers(engine: Engines, tracking: WriteTracking) {
     let mine = |node: u32| Address::word(1, node);
     let scripts = (0..u32::from(NODES)).map(|node| {
         let body = if node == 0 { vec![store_from(mine(node), 0), barrier()] } else { vec![barrier()] };
         looped(body, ROUNDS)
     });
-    stays_bounded(&Program::new(3, scripts), ROUNDS, tracking);
+    stays_bounded(&Program::new(3, scripts), ROUNDS, engine, tracking);
 }
 
-fn hand_overs(tracking: WriteTracking) {
+fn hand_overs(engine: Engines, tracking: WriteTracking) {
     let counter = Address::word(1, 0);
     let rounds = ROUNDS / u64::from(NODES);
     let scripts = (0..NODES).map(|_| {
         looped(vec![lock(0), load(counter, 1), add(1, 1), store_from(counter, 1), unlock(0)], rounds)
     });
-    stays_bounded(&Program::new(3, scripts), rounds, tracking);
+    stays_bounded(&Program::new(3, scripts), rounds, engine, tracking);
 }
 
 #[test]
 fn a_million_barriers_do_not_grow_memory_where_writes_fault() {
-    barriers(WriteTracking::Fault);
+    barriers(Hlrc::engine, WriteTracking::Fault);
 }
 
 #[test]
 fn a_million_barriers_do_not_grow_memory_where_writes_are_noted() {
-    barriers(WriteTracking::Async);
+    barriers(Hlrc::engine, WriteTracking::Async);
 }
 
 #[test]
 fn a_million_hand_overs_without_a_barrier_do_not_grow_memory_where_writes_fault() {
-    hand_overs(WriteTracking::Fault);
+    hand_overs(Hlrc::engine, WriteTracking::Fault);
 }
 
 #[test]
 fn a_million_hand_overs_without_a_barrier_do_not_grow_memory_where_writes_are_noted() {
-    hand_overs(WriteTracking::Async);
+    hand_overs(Hlrc::engine, WriteTracking::Async);
+}
+
+#[test]
+fn a_million_barriers_do_not_grow_memory_where_diffs_stay_with_their_writers() {
+    barriers(homeless, WriteTracking::Fault);
+}
+
+#[test]
+fn a_million_hand_overs_without_a_barrier_do_not_grow_memory_where_diffs_stay_with_their_writers() {
+    hand_overs(homeless, WriteTracking::Fault);
 }

@@ -269,7 +269,7 @@ struct RunArguments {
     /// Threads that hiroba_run starts on each node, 1 to 256
     #[arg(short, value_name = "THREADS", default_value = "1", allow_hyphen_values = true)]
     threads_per_node: String,
-    /// Coherence protocol: hlrc (home-based lazy release consistency) or sc (sequential consistency)
+    /// Coherence protocol: hlrc (home-based lazy release consistency), lrc (the same without homes) or sc (sequential consistency)
     #[arg(long, value_name = "PROTOCOL", default_value = "hlrc")]
     protocol: String,
     /// What carries the messages: udp, tcp or shm (between processes of one machine)
@@ -568,7 +568,7 @@ fn check_plan<T: DeserializeOwned>(given: &str, command: impl Fn(T) -> Command) 
 
 const NO_PROGRAM: &str =
     "expected a program to run, as in 'hiroba run -n 4 ./program'; see 'hiroba run --help'";
-const PROTOCOLS_LATER: &[&str] = &["erc-invalidate", "erc-update", "lrc", "aurc", "adaptive"];
+const PROTOCOLS_LATER: &[&str] = &["erc-invalidate", "erc-update", "aurc", "adaptive"];
 
 fn check_protocol(given: &str) -> Result<Protocol, Failure> {
     let names = Protocol::ALL.map(Protocol::name);

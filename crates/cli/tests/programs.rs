@@ -319,6 +319,37 @@ fn programs_run_under_sequential_consistency() {
 }
 
 #[test]
+fn programs_run_with_diffs_that_stay_with_their_writers() {
+    let programs: &[(&str, &[&str])] = &[
+        ("malloc.c", &[]),
+        ("barrier.c", &["100"]),
+        ("lock.c", &[]),
+        ("cond.c", &[]),
+        ("atomics.c", &[]),
+        ("false_sharing.c", &["50"]),
+        ("big.c", &["8"]),
+        ("random.c", &["51", "12"]),
+        ("page_sizes.c", &[]),
+        ("system_calls.cpp", &[]),
+    ];
+    let lrc = ["--protocol", "lrc"];
+    for (source, arguments) in programs {
+        let program = compile(&format!("tests/programs/{source}"));
+        for (nodes, fabric) in [(1, "udp"), (2, "udp"), (3, "tcp"), (4, "shm")] {
+            run(nodes, &[&lrc[..], &["--fabric", fabric]].concat(), &program, arguments);
+        }
+    }
+    let program = compile("tests/programs/random.c");
+    for source in ["event", "sigbus", "sigsegv"] {
+        run(2, &[&lrc[..], &["--fault-source", source]].concat(), &program, &["52", "8"]);
+    }
+    run(3, &[&lrc[..], BAD_NETWORK].concat(), &program, &["53", "5"]);
+    run(3, &[&lrc[..], &["--page-size", "64K"]].concat(), &program, &["54", "5"]);
+    run(8, &lrc, &program, &["55", "5"]);
+    run(2, &[&lrc[..], &["-t", "3"]].concat(), &compile("tests/programs/threads.c"), &["3"]);
+}
+
+#[test]
 fn regions_of_all_page_sizes_lie_side_by_side() {
     let program = compile("tests/programs/page_sizes.c");
     for nodes in [1, 3] {

@@ -7,7 +7,7 @@ use std::collections::VecDeque;
 use std::sync::atomic::Ordering::{self, Relaxed};
 use std::time::{Duration, Instant};
 
-use hiroba_base::{Access, NodeId, PageId, PageRange, PageSet, PageSize};
+use hiroba_base::{Access, NodeId, PageId, PageRange, PageSet, PageSize, VersionVector};
 use hiroba_memory::{FaultSource, Twins};
 use hiroba_protocol::{Done, Effect, Engine, NewContent, PageToSend, ReadOutcome, diff};
 use hiroba_trace::Event;
@@ -132,6 +132,7 @@ impl Runtime {
         match effect {
             Effect::Send { to, message } => self.send_to(to, &[&message]),
             Effect::SendPages { to, pages } => self.send_pages(core, to, pages),
+            Effect::SendTwin { to, page, version } => self.send_twin(core, to, page, version),
             Effect::Protect { pages, access } => self.protect(core, pages, access),
             Effect::Invalidate { span, pages } => {
                 self.protect(core, span, Access::None);
@@ -162,7 +163,7 @@ impl Runtime {
                 let whole = diff::apply(&runs, PageSize::MIB_2.bytes(), |offset, bytes| {
                     if written.is_ok() {
                         written = self.memory.write(page, offset, bytes);
-                        // A home page has a twin when data races are looked for: what came from others is none of its own writes.
+                        // What came from others is none of this node's own writes.
                         core.twins.patch(page, offset, bytes);
                     }
                 });
@@ -304,6 +305,16 @@ impl Runtime {
         let head = std::mem::take(&mut core.message);
         core.message = Message::encode_reply_before_content(copies, content_bytes, head);
         self.send_to(to, &[&core.message, &core.page[..content_bytes]]);
+    }
+
+    /// Sends the page as its twin has it.
+    fn send_twin(&self, core: &mut Core, to: NodeId, page: PageId, version: VersionVector) {
+        let twin = core.twins.get(page).expect("a page that is sent as it was has a twin");
+        let copies = vec![PageCopy { page, version, is_zero: false }];
+        core.message.clear();
+        let head = std::mem::take(&mut core.message);
+        core.message = Message::encode_reply_before_content(copies, twin.len(), head);
+        self.send_to(to, &[&core.message, twin]);
     }
 
     /// Fills frames that hold nothing of worth: with these bytes, or with zeros.

@@ -56,6 +56,8 @@ pub enum AfterRelease {
     Publish(NodeId, Waiter),
     /// An operation on an atomic word finds the thread's own stores ([`Coherence::operate_after_release`]).
     Operate(WordOperation),
+    /// What the protocol could not do to this page while the release before this one was open ([`Coherence::go_on_after_release`]).
+    Continue(PageId),
 }
 
 /// How far a release has come.
@@ -188,6 +190,26 @@ impl Site {
         *awaited = awaited.checked_sub(1).expect("no more answers than were awaited");
     }
 
+    /// Whether an interval is being closed, so that no other one can be.
+    pub fn is_closing(&self) -> bool {
+        self.release.is_some()
+    }
+
+    /// Closes an interval that changed this page alone: what the runtime itself has done to it. What the program has written meanwhile belongs
+    /// to later intervals.
+    ///
+    /// # Panics
+    /// While a release is open.
+    pub fn close_apart(&mut self, page: PageId) -> IntervalSeq {
+        assert!(self.release.is_none(), "the interval that is being closed has this number");
+        let seq = self.timestamp.get(self.me) + 1;
+        let pages: PageSet = [page].into_iter().collect();
+        self.tell(|| Some(Fact::Closed { seq, pages: pages.clone() }));
+        self.timestamp.advance(self.me, seq);
+        self.log.record(self.me, seq, &pages);
+        seq
+    }
+
     /// The interval that is being closed has changed the page: acquirers will be told.
     pub fn note_changed(&mut self, page: PageId) {
         self.release.as_mut().expect("a release is open").noticed.insert(page);
@@ -252,6 +274,16 @@ pub trait Coherence: Debug + Send {
     /// The release that the protocol asked for ([`AfterRelease::Operate`]) is done.
     fn operate_after_release(&mut self, _site: &mut Site, operation: WordOperation) {
         unreachable!("nobody released for {operation:?}");
+    }
+
+    /// A release that the protocol asked for ([`AfterRelease::Continue`]) is done, and none is open.
+    fn go_on_after_release(&mut self, _site: &mut Site, page: PageId) {
+        unreachable!("nothing of {page} waited for a release");
+    }
+
+    /// Whether the host's answers to `Diff` are what releases wait for ([`close`](Self::close)).
+    fn compares_at_releases(&self) -> bool {
+        true
     }
 
     /// A thread will soon read these pages. A hint: bounded, never waited for.

@@ -254,6 +254,7 @@ impl Consistency {
             AfterRelease::Operate(operation) => {
                 self.protocols.of(operation.page).operate_after_release(&mut self.site, operation);
             }
+            AfterRelease::Continue(page) => self.protocols.of(page).go_on_after_release(&mut self.site, page),
         }
     }
 }
@@ -469,11 +470,17 @@ fn subject(message: &Message<'_>, is_known: impl Fn(PageId) -> bool) -> Option<S
         | Message::AtomicRequest { page, .. }
         | Message::CopyRequest { page, .. }
         | Message::OwnershipRequest { page }
-        | Message::OwnershipForward { page, .. } => (Some(*page), is_known(*page), true),
+        | Message::OwnershipForward { page, .. }
+        | Message::DiffsRequest { page, .. }
+        | Message::HoldRequest { page, .. } => (Some(*page), is_known(*page), true),
         Message::AtomicReply { page, .. }
         | Message::Ownership { page, .. }
         | Message::InvalidateCopy { page }
-        | Message::CopyInvalidated { page } => (Some(*page), is_known(*page), false),
+        | Message::CopyInvalidated { page }
+        | Message::DiffsReply { page, .. }
+        | Message::DiffsCollected { page }
+        | Message::Held { page, .. }
+        | Message::WordReply { page, .. } => (Some(*page), is_known(*page), false),
         Message::PagesRequest { wanted, .. } => {
             let mut pages = wanted.iter().flat_map(|group| group.pages.iter());
             let first = pages.next();
@@ -688,9 +695,12 @@ impl Engine for Consistency {
                 site.answered();
             }
             Done::Diff { page, .. } => {
-                let page = *page;
-                protocols.of(page).handle_done(site, done);
-                site.answered();
+                let protocol = protocols.of(*page);
+                let is_awaited = protocol.compares_at_releases();
+                protocol.handle_done(site, done);
+                if is_awaited {
+                    site.answered();
+                }
             }
             Done::Merged { page, .. } | Done::Atomic { page, .. } => {
                 let page = *page;

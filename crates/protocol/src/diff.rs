@@ -42,6 +42,15 @@ pub fn encode_lines(page: &[u8], twin: &[u8], changed_lines: &[u64], out: &mut V
     encode_from(page, twin, lines, out);
 }
 
+/// The diff that changes these bytes alone, one at least.
+pub fn of_bytes(offset: usize, bytes: &[u8]) -> Vec<u8> {
+    let mut out = Vec::new();
+    write_number(&mut out, offset);
+    write_number(&mut out, bytes.len());
+    out.extend_from_slice(bytes);
+    out
+}
+
 fn encode_from(page: &[u8], twin: &[u8], lines: impl Iterator<Item = usize>, out: &mut Vec<u8>) {
     let mut previous_end = 0;
     for_each_difference_in(page, twin, lines, |start, end| {

@@ -120,6 +120,15 @@ pub enum Effect {
         /// The pages, one at least and in ascending order, no more than a message may carry.
         pages: Vec<PageToSend>,
     },
+    /// Send `to` one `PagesReply` with the page as its twin has it: without what the program has written since.
+    SendTwin {
+        /// The receiver, never this node.
+        to: NodeId,
+        /// The page, which has a twin.
+        page: PageId,
+        /// The version that the twin holds.
+        version: VersionVector,
+    },
     /// Let the program's loads and stores on these pages run free or fault.
     Protect {
         /// The pages.
@@ -162,7 +171,7 @@ pub enum Effect {
         /// Keep the twin, with the diff applied to it (not a copy of the page, which threads may be writing); else drop it.
         keep_twin: bool,
     },
-    /// Apply another node's diff to the page, homed here.
+    /// Apply another node's diff to the page, and to its twin if it has one.
     Apply {
         /// The page.
         page: PageId,
@@ -220,7 +229,8 @@ pub enum Effect {
         /// Its new value.
         value: u64,
     },
-    /// Carry out an atomic operation on the frame and answer with [`Done::Atomic`] before any other call.
+    /// Carry out an atomic operation on the frame, put the word into the twin too if there is one, and answer with [`Done::Atomic`] before any
+    /// other call.
     Atomic {
         /// The page, homed here.
         page: PageId,

@@ -18,6 +18,7 @@ pub mod hlrc;
 pub mod home;
 pub mod interval;
 pub mod lock;
+pub mod lrc;
 pub mod outbox;
 mod protocols;
 pub mod races;

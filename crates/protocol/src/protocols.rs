@@ -5,6 +5,7 @@ use hiroba_wire::ProtocolNumber;
 
 use crate::coherence::Coherence;
 use crate::hlrc::Hlrc;
+use crate::lrc::Lrc;
 use crate::sc::Sc;
 
 /// A coherence protocol that a user can choose.
@@ -12,13 +13,15 @@ use crate::sc::Sc;
 pub enum Protocol {
     /// Sequential consistency ([`crate::sc`]).
     Sc,
+    /// Lazy release consistency without homes ([`crate::lrc`]).
+    Lrc,
     /// Home-based lazy release consistency ([`crate::hlrc`]).
     Hlrc,
 }
 
 impl Protocol {
     /// All of them, the default first.
-    pub const ALL: [Protocol; 2] = [Protocol::Hlrc, Protocol::Sc];
+    pub const ALL: [Protocol; 3] = [Protocol::Hlrc, Protocol::Lrc, Protocol::Sc];
 
     /// The protocol of this name.
     pub fn named(name: &str) -> Option<Protocol> {
@@ -45,6 +48,7 @@ impl Protocol {
     pub fn name(self) -> &'static str {
         match self {
             Protocol::Sc => "sc",
+            Protocol::Lrc => "lrc",
             Protocol::Hlrc => "hlrc",
         }
     }
@@ -54,6 +58,8 @@ impl Protocol {
         match self {
             // A store to a copy must fault before it is done.
             Protocol::Sc => true,
+            // The twin is made by the first store, so that pages that are read only have none.
+            Protocol::Lrc => true,
             Protocol::Hlrc => false,
         }
     }
@@ -62,6 +68,7 @@ impl Protocol {
     pub fn coherence(self, reached: impl IntoIterator<Item = NodeId>) -> Box<dyn Coherence> {
         match self {
             Protocol::Sc => Box::new(Sc::new()),
+            Protocol::Lrc => Box::new(Lrc::new()),
             Protocol::Hlrc => Box::new(Hlrc::new().reading_from(reached)),
         }
     }

@@ -12,7 +12,7 @@ mod pages;
 
 pub use error::WireError;
 pub use message::{
-    AtomicOperation, AtomicOutcome, Collective, IntervalNotice, Knowledge, Limits, Message, PageDiff,
-    Placement, ProtocolNumber, Ticket, WrittenPage,
+    AtomicOperation, AtomicOutcome, Collective, IntervalDiff, IntervalNotice, Knowledge, Limits, Message,
+    PageDiff, Placement, ProtocolNumber, Ticket, WrittenPage,
 };
 pub use pages::{PAGES_PER_MESSAGE_MAX, PageCopy, PagesWanted};

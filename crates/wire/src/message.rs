@@ -54,6 +54,17 @@ pub struct PageDiff<'a> {
     pub runs: &'a [u8],
 }
 
+/// What an interval changed in a page, as its writer keeps it until somebody asks.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct IntervalDiff<'a> {
+    /// The interval.
+    pub seq: IntervalSeq,
+    /// The page's version at the interval's end: what the change builds on, and the interval itself.
+    pub version: VersionVector,
+    /// Encoded runs (`hiroba_protocol::diff`); empty when only the version advances.
+    pub runs: &'a [u8],
+}
+
 /// Which bytes of a page an interval changed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct WrittenPage {
@@ -388,13 +399,64 @@ pub enum Message<'a> {
         /// The page.
         page: PageId,
     },
+    /// Homeless: to a writer of the page: what have your intervals changed in it?
+    DiffsRequest {
+        /// The page.
+        page: PageId,
+        /// The requester holds that writer's intervals through this one; 0 when none.
+        after: IntervalSeq,
+        /// The last interval that is asked for.
+        through: IntervalSeq,
+    },
+    /// Homeless: from a writer: diffs that were asked for.
+    DiffsReply {
+        /// The page.
+        page: PageId,
+        /// Whether these are the last of them.
+        last: bool,
+        /// By ascending interval.
+        #[serde(borrow)]
+        diffs: Vec<IntervalDiff<'a>>,
+    },
+    /// Homeless: from a writer that does not keep those diffs any more: the home's copy holds what they changed.
+    DiffsCollected {
+        /// The page.
+        page: PageId,
+    },
+    /// Homeless: to the page's home: bring your copy up to these intervals, and say so.
+    HoldRequest {
+        /// The page.
+        page: PageId,
+        /// The intervals.
+        version: VersionVector,
+    },
+    /// Homeless: from the home: its copy holds these intervals.
+    Held {
+        /// The page.
+        page: PageId,
+        /// Those that were asked for.
+        version: VersionVector,
+    },
+    /// Homeless: from the home of an atomic word.
+    WordReply {
+        /// The waiting thread.
+        ticket: Ticket,
+        /// The word's page.
+        page: PageId,
+        /// What was found and left.
+        outcome: AtomicOutcome,
+        /// When the run is traced: how many operations the word had seen.
+        turn: u64,
+        /// The intervals that the home's copy holds, the operation's own among them if it wrote.
+        version: VersionVector,
+    },
     /// Nothing but a sign of life, to a node of another host: a network that is cut is noticed though nobody needs it.
     Alive,
 }
 
 impl Message<'_> {
     /// The names of all kinds of messages. The first byte of an encoded message is the index of its own.
-    pub const KINDS: [&'static str; 32] = [
+    pub const KINDS: [&'static str; 38] = [
         "PageRequest",
         "PagesRequest",
         "PagesReply",
@@ -426,6 +488,12 @@ impl Message<'_> {
         "Ownership",
         "InvalidateCopy",
         "CopyInvalidated",
+        "DiffsRequest",
+        "DiffsReply",
+        "DiffsCollected",
+        "HoldRequest",
+        "Held",
+        "WordReply",
         "Alive",
     ];
 }
@@ -488,6 +556,24 @@ impl<'a> Message<'a> {
             Message::Ownership { page, copyset, .. } => {
                 limits.page(*page)?;
                 copyset.iter().try_for_each(|node| limits.node(*node))
+            }
+            Message::DiffsRequest { page, after: _, through } => {
+                limits.page(*page)?;
+                limits.seq(*through)
+            }
+            Message::DiffsReply { page, last: _, diffs } => {
+                limits.page(*page)?;
+                diffs.iter().try_for_each(|diff| {
+                    limits.seq(diff.seq)?;
+                    limits.version(&diff.version)
+                })
+            }
+            Message::DiffsCollected { page } => limits.page(*page),
+            Message::HoldRequest { page, version }
+            | Message::Held { page, version }
+            | Message::WordReply { page, version, .. } => {
+                limits.page(*page)?;
+                limits.version(version)
             }
             Message::WrittenPages { seq, timestamp, pages, .. } => {
                 limits.seq(*seq)?;
@@ -636,7 +722,7 @@ mod tests {
                 page: PageId(1),
                 offset: 4088,
                 operation: AtomicOperation::FetchAdd(1),
-                needed: version,
+                needed: version.clone(),
             },
             Message::ProgramData { identity: 9, offset: 1, bytes: &[1, 2, 3] },
             Message::Ownership { page: PageId(3), copyset: vec![NodeId(0), NodeId(3)], turns: vec![(8, 3)] },
@@ -665,6 +751,22 @@ mod tests {
             Message::Free { address: 4096 },
             Message::SizeRequest { ticket: 1, address: 4096 },
             Message::SizeReply { ticket: 1, bytes: Some(64) },
+            Message::DiffsRequest { page: PageId(3), after: 0, through: 4 },
+            Message::DiffsReply {
+                page: PageId(3),
+                last: true,
+                diffs: vec![IntervalDiff { seq: 4, version: version.clone(), runs: &[0, 1, 9] }],
+            },
+            Message::DiffsCollected { page: PageId(3) },
+            Message::HoldRequest { page: PageId(3), version: version.clone() },
+            Message::Held { page: PageId(3), version: version.clone() },
+            Message::WordReply {
+                ticket: 1,
+                page: PageId(3),
+                outcome: AtomicOutcome { previous: 1, current: 2, written: true },
+                turn: 9,
+                version,
+            },
             Message::Alive,
         ]
     }

@@ -11,6 +11,7 @@ use crate::program::script::*;
 use crate::program::{Address, Instruction, Program, Region, Register, Script};
 
 mod bulk;
+mod homeless;
 mod one_sided;
 mod pages;
 mod sequential;
@@ -81,6 +82,7 @@ pub fn catalogue() -> Vec<Litmus> {
     all.extend(tracking::siblings_write());
     all.extend(tracking::exclusive_pages());
     all.extend(pages::pages());
+    all.extend(homeless::homeless());
     all.extend(bulk::streams());
     all.extend(bulk::trees());
     all.extend(one_sided::readers());

@@ -46,6 +46,8 @@ pub enum Axiom {
     Versions,
     /// The diffs of an interval are applied at their homes once, whole and in the writer's order.
     Diffs,
+    /// A frame is said to hold only intervals that were closed, and that wrote its page.
+    Claims,
 }
 
 impl fmt::Display for Axiom {
@@ -61,6 +63,7 @@ impl fmt::Display for Axiom {
             Axiom::Visibility => "what a node may read holds every interval that it has seen",
             Axiom::Versions => "a frame holds what its home held",
             Axiom::Diffs => "diffs are applied once, whole and in order",
+            Axiom::Claims => "a frame holds what was written",
         })
     }
 }
@@ -82,8 +85,21 @@ const HLRC: &[Axiom] = &[
     Axiom::Diffs,
 ];
 
+/// Lazy release consistency whose diffs stay with their writers: any node's frame may be behind, and diffs come from anywhere.
+const LRC: &[Axiom] = &[
+    Axiom::Messages,
+    Axiom::Holds,
+    Axiom::HoldsTell,
+    Axiom::Meetings,
+    Axiom::MeetingsTell,
+    Axiom::PublicationsTell,
+    Axiom::Intervals,
+    Axiom::Visibility,
+    Axiom::Claims,
+];
+
 /// The axioms of each protocol that has more than the common ones. A new engine adds its line.
-const PROTOCOLS: &[(&str, &[Axiom])] = &[("hlrc", HLRC)];
+const PROTOCOLS: &[(&str, &[Axiom])] = &[("hlrc", HLRC), ("lrc", LRC)];
 
 /// The axioms that runs of a protocol are held to.
 pub fn axioms_of(protocol: &str) -> &'static [Axiom] {
@@ -107,6 +123,11 @@ impl Rules<'_> {
     /// The rules of a simulated run of HLRC.
     pub fn hlrc(one_sided: bool) -> Rules<'static> {
         Rules { axioms: HLRC, one_sided, granule_bytes: GRANULE_BYTES, message_kinds: &[] }
+    }
+
+    /// The rules of a simulated run of lazy release consistency without homes.
+    pub fn lrc() -> Rules<'static> {
+        Rules { axioms: LRC, one_sided: false, granule_bytes: GRANULE_BYTES, message_kinds: &[] }
     }
 }
 

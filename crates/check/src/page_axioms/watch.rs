@@ -312,8 +312,9 @@ impl<'a> Watcher<'a> {
         if self.holds.get(&page).is_some_and(|held| held.get(writer) >= seq) {
             return;
         }
-        // The home needs nothing where no byte differed (an atomic word of its own was operated on).
-        let empty = !self.digest.nodes[writer.index()].diffs.contains_key(&(page, seq));
+        // The home needs nothing where no byte differed (an atomic word of its own was operated on), if every diff comes to it.
+        let empty = self.rules.axioms.contains(&Axiom::Diffs)
+            && !self.digest.nodes[writer.index()].diffs.contains_key(&(page, seq));
         if home == self.node && (empty || writer == self.node) {
             return;
         }
@@ -362,6 +363,7 @@ impl<'a> Watcher<'a> {
         let held = self.holds.entry(page).or_default();
         version.entries().iter().for_each(|(writer, seq)| held.advance(*writer, *seq));
         self.settle(page);
+        self.look_at_claims(page, version);
         let Some((home, _)) = self.digest.home_of(page) else { return };
         if home == self.node {
             return;
@@ -379,6 +381,24 @@ impl<'a> Watcher<'a> {
             if let Err(wrong) = self.home_held(home, page, *writer, *seq, sent) {
                 self.convict(Axiom::Versions, |_| {
                     format!("{page} came as if it held interval {seq} of node {writer}, but {wrong}")
+                });
+            }
+        }
+    }
+
+    /// What a frame is said to hold must have been written.
+    fn look_at_claims(&mut self, page: PageId, version: &VersionVector) {
+        let digest = self.digest;
+        for (writer, seq) in version.entries() {
+            if !self.exists(*writer) || self.is_cut_off(*writer) {
+                continue;
+            }
+            let interval = digest.nodes[writer.index()].interval(*seq);
+            let wrote =
+                interval.is_some_and(|interval| interval.pages.iter().any(|pages| pages.contains(page)));
+            if !wrote {
+                self.convict(Axiom::Claims, |_| {
+                    format!("{page} is said to hold interval {seq} of node {writer}, which did not write it")
                 });
             }
         }

@@ -1,0 +1,292 @@
+//! Planted bugs of lazy release consistency without homes.
+
+use hiroba_base::{Access, NodeId, PageId, VersionVector};
+use hiroba_protocol::{Effect, PageToSend};
+use hiroba_wire::{AtomicOperation, Knowledge, Limits, Message};
+use rustc_hash::{FxHashMap, FxHashSet};
+
+use super::Mutation;
+use crate::memory::TwinAfter;
+
+/// The catalogue of planted bugs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Mutant {
+    /// A lock's grant forgets its last write notice.
+    DropNoticeOfGrant,
+    /// A barrier's departure forgets its last write notice.
+    DropNoticeOfBarrier,
+    /// An invalidation is not carried out.
+    LoseInvalidation,
+    /// A release leaves its pages writable.
+    SkipProtectAtRelease,
+    /// Diffs are applied in the reverse order.
+    ReverseOrder,
+    /// Diffs do not say what they build on.
+    ForgetVersions,
+    /// A writer answers as if it had changed nothing.
+    LeaveWriterOut,
+    /// The last run of diffs of an answer is lost.
+    DropRuns,
+    /// A reader asks for what it holds already, too.
+    AskFromTheBeginning,
+    /// A reader asks for one interval less than it needs.
+    AskForTooLittle,
+    /// The diff of an interval that has ended is made after others' have been applied.
+    OwnDiffLate,
+    /// Others' diffs are applied to the frame, not to the twin.
+    ApplyFrameOnly,
+    /// A twin stays when its diff is made.
+    TwinStays,
+    /// The twin is all zero instead of a copy.
+    ZeroTwin,
+    /// Who asks for a copy of a page that is being written gets it as it is.
+    SendFrame,
+    /// The home's copy is always the first that it sent.
+    StaleCopy,
+    /// The home's copy claims an interval more than it holds.
+    ClaimTooMuch,
+    /// The home says that it holds what it was asked to hold before it does.
+    CollectEarly,
+    /// A writer that has forgotten its diffs answers as if it had changed nothing.
+    ForgetSilently,
+    /// Atomic additions are carried out twice at the home.
+    AtomicTwice,
+    /// The home does not bring its copy up to date before it operates.
+    OperateOnStaleWord,
+    /// The operating node is not told of the operation's interval.
+    ForgetOperation,
+}
+
+impl Mutant {
+    /// All of them.
+    pub const ALL: [Mutant; 22] = [
+        Mutant::DropNoticeOfGrant,
+        Mutant::DropNoticeOfBarrier,
+        Mutant::LoseInvalidation,
+        Mutant::SkipProtectAtRelease,
+        Mutant::ReverseOrder,
+        Mutant::ForgetVersions,
+        Mutant::LeaveWriterOut,
+        Mutant::DropRuns,
+        Mutant::AskFromTheBeginning,
+        Mutant::AskForTooLittle,
+        Mutant::OwnDiffLate,
+        Mutant::ApplyFrameOnly,
+        Mutant::TwinStays,
+        Mutant::ZeroTwin,
+        Mutant::SendFrame,
+        Mutant::StaleCopy,
+        Mutant::ClaimTooMuch,
+        Mutant::CollectEarly,
+        Mutant::ForgetSilently,
+        Mutant::AtomicTwice,
+        Mutant::OperateOnStaleWord,
+        Mutant::ForgetOperation,
+    ];
+
+    /// The bug, ready to be planted in a cluster.
+    pub fn plant(self) -> Box<dyn Mutation> {
+        Box::new(Planted {
+            mutant: self,
+            access: FxHashMap::default(),
+            contents: FxHashMap::default(),
+            applied: FxHashMap::default(),
+            late: FxHashMap::default(),
+            requested: FxHashMap::default(),
+            asking: FxHashSet::default(),
+            page_bytes: FxHashMap::default(),
+        })
+    }
+}
+
+struct Planted {
+    mutant: Mutant,
+    /// What each node's pages allow, as far as effects have said.
+    access: FxHashMap<(NodeId, PageId), Access>,
+    contents: FxHashMap<PageId, Option<Vec<u8>>>,
+    /// Diffs that each node has yet to apply.
+    applied: FxHashMap<NodeId, Vec<Effect>>,
+    /// A comparison that each node has yet to make.
+    late: FxHashMap<NodeId, Effect>,
+    /// What each node asked a home to hold last.
+    requested: FxHashMap<(NodeId, PageId), VersionVector>,
+    /// Pages of which each node has asked for diffs, and applied none since.
+    asking: FxHashSet<(NodeId, PageId)>,
+    /// How long pages with twins are.
+    page_bytes: FxHashMap<PageId, u32>,
+}
+
+fn without_last_page(mut knowledge: Knowledge) -> Knowledge {
+    if let Some(notice) = knowledge.notices.last_mut() {
+        let last = notice.pages.iter().last();
+        last.map(|page| notice.pages.remove(page));
+    }
+    knowledge.notices.retain(|notice| !notice.pages.is_empty());
+    knowledge
+}
+
+/// A version that names one interval alone.
+fn only(writer: NodeId, seq: u64) -> VersionVector {
+    let mut version = VersionVector::new();
+    version.advance(writer, seq);
+    version
+}
+
+impl Planted {
+    /// Whether the effect takes the right to write away, and leaves the right to read.
+    fn lowers(&mut self, node: NodeId, effect: &Effect) -> bool {
+        let (pages, access) = match effect {
+            Effect::Protect { pages, access } => (*pages, *access),
+            Effect::Invalidate { span, .. } => (*span, Access::None),
+            _ => return false,
+        };
+        pages.iter().fold(false, |lowers, page| {
+            let before = self.access.insert((node, page), access);
+            lowers || before == Some(Access::Write) && access == Access::Read
+        })
+    }
+
+    /// Holds what is to be applied back until something else is done.
+    fn apply_in_reverse(&mut self, node: NodeId, effect: Effect) -> Vec<Effect> {
+        let applied = self.applied.entry(node).or_default();
+        match effect {
+            Effect::Apply { .. } => {
+                applied.push(effect);
+                Vec::new()
+            }
+            other => applied.drain(..).rev().chain([other]).collect(),
+        }
+    }
+
+    /// Holds the comparison before applications back until they are over.
+    fn compare_late(&mut self, node: NodeId, effect: Effect) -> Vec<Effect> {
+        match effect {
+            Effect::Diff { page, .. } if self.asking.contains(&(node, page)) => {
+                self.late.insert(node, effect).into_iter().collect()
+            }
+            Effect::Apply { page, .. } => {
+                self.asking.remove(&(node, page));
+                vec![effect]
+            }
+            other => self.late.remove(&node).into_iter().chain([other]).collect(),
+        }
+    }
+
+    fn alter(&mut self, from: NodeId, to: NodeId, message: &Message<'_>) -> Option<Vec<u8>> {
+        let altered = match (self.mutant, message.clone()) {
+            (Mutant::DropNoticeOfGrant, Message::LockGrant { lock, turn, knowledge }) => {
+                Message::LockGrant { lock, turn, knowledge: without_last_page(knowledge) }
+            }
+            (Mutant::DropNoticeOfBarrier, Message::Depart { epoch, collective, knowledge }) => {
+                Message::Depart { epoch, collective, knowledge: without_last_page(knowledge) }
+            }
+            (Mutant::ForgetVersions, Message::DiffsReply { page, last, mut diffs }) => {
+                diffs.iter_mut().for_each(|diff| diff.version = only(from, diff.seq));
+                return Some(Message::DiffsReply { page, last, diffs }.encode());
+            }
+            (Mutant::LeaveWriterOut, Message::DiffsReply { page, last, .. }) => {
+                Message::DiffsReply { page, last, diffs: Vec::new() }
+            }
+            (Mutant::DropRuns, Message::DiffsReply { page, last, mut diffs }) => {
+                diffs.last_mut().into_iter().for_each(|diff| diff.runs = &[]);
+                return Some(Message::DiffsReply { page, last, diffs }.encode());
+            }
+            (Mutant::AskFromTheBeginning, Message::DiffsRequest { page, through, .. }) => {
+                Message::DiffsRequest { page, after: 0, through }
+            }
+            (Mutant::AskForTooLittle, Message::DiffsRequest { page, after, through })
+                if after + 1 < through =>
+            {
+                Message::DiffsRequest { page, after, through: through - 1 }
+            }
+            (Mutant::CollectEarly, Message::HoldRequest { page, version }) => {
+                self.requested.insert((from, page), version);
+                Message::HoldRequest { page, version: VersionVector::new() }
+            }
+            (Mutant::CollectEarly, Message::Held { page, .. }) => {
+                Message::Held { page, version: self.requested.remove(&(to, page)).unwrap_or_default() }
+            }
+            (Mutant::ClaimTooMuch, Message::PagesReply { mut copies, content }) => {
+                for version in copies.iter_mut().map(|copy| &mut copy.version) {
+                    let entries = version.entries().to_vec();
+                    entries.into_iter().for_each(|(writer, seq)| version.advance(writer, seq + 1));
+                }
+                return Some(Message::PagesReply { copies, content }.encode());
+            }
+            (Mutant::ForgetSilently, Message::DiffsCollected { page }) => {
+                Message::DiffsReply { page, last: true, diffs: Vec::new() }
+            }
+            (Mutant::OperateOnStaleWord, Message::AtomicRequest { ticket, page, offset, operation, .. }) => {
+                let needed = VersionVector::new();
+                Message::AtomicRequest { ticket, page, offset, operation, needed }
+            }
+            (Mutant::ForgetOperation, Message::WordReply { ticket, page, outcome, turn, .. }) => {
+                Message::WordReply { ticket, page, outcome, turn, version: VersionVector::new() }
+            }
+            _ => return None,
+        };
+        Some(altered.encode())
+    }
+}
+
+impl Mutation for Planted {
+    fn on_effect(&mut self, node: NodeId, effect: Effect) -> Vec<Effect> {
+        let lowers = self.lowers(node, &effect);
+        match (self.mutant, effect) {
+            (Mutant::SkipProtectAtRelease, Effect::Protect { .. }) if lowers => Vec::new(),
+            (Mutant::LoseInvalidation, Effect::Invalidate { .. }) => Vec::new(),
+            (Mutant::ReverseOrder, effect) => self.apply_in_reverse(node, effect),
+            (Mutant::OwnDiffLate, effect) => self.compare_late(node, effect),
+            (Mutant::SendFrame, Effect::Twin { page, page_bytes }) => {
+                self.page_bytes.insert(page, page_bytes);
+                vec![Effect::Twin { page, page_bytes }]
+            }
+            (Mutant::SendFrame, Effect::SendTwin { to, page, version }) => {
+                let pages = vec![PageToSend { page, page_bytes: self.page_bytes[&page], version }];
+                vec![Effect::SendPages { to, pages }]
+            }
+            (
+                Mutant::AtomicTwice,
+                Effect::Atomic { page, offset, operation: AtomicOperation::FetchAdd(delta) },
+            ) => {
+                let operation = AtomicOperation::FetchAdd(delta * 2);
+                vec![Effect::Atomic { page, offset, operation }]
+            }
+            (_, effect) => vec![effect],
+        }
+    }
+
+    fn on_apply(&mut self) -> bool {
+        self.mutant != Mutant::ApplyFrameOnly
+    }
+
+    fn on_settle(&mut self, after: TwinAfter) -> TwinAfter {
+        match (self.mutant, after) {
+            (Mutant::TwinStays, TwinAfter::WithDiff) => TwinAfter::Unchanged,
+            _ => after,
+        }
+    }
+
+    fn on_twin(&mut self, _node: NodeId, _page: PageId, twin: &mut Vec<u8>) {
+        if self.mutant == Mutant::ZeroTwin {
+            twin.fill(0);
+        }
+    }
+
+    fn on_content(&mut self, page: PageId, content: Option<&[u8]>) -> Option<Vec<u8>> {
+        let content = content.map(<[u8]>::to_vec);
+        if self.mutant == Mutant::StaleCopy {
+            return self.contents.entry(page).or_insert(content).clone();
+        }
+        content
+    }
+
+    fn on_send(&mut self, from: NodeId, to: NodeId, bytes: Vec<u8>, limits: &Limits) -> Vec<(Vec<u8>, bool)> {
+        let Ok(message) = Message::decode(&bytes, limits) else { return vec![(bytes, false)] };
+        if let Message::DiffsRequest { page, .. } = message {
+            self.asking.insert((from, page));
+        }
+        let altered = self.alter(from, to, &message);
+        vec![(altered.unwrap_or(bytes), false)]
+    }
+}

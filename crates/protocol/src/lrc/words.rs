@@ -1,0 +1,196 @@
+//! Atomic words: every operation is carried out at the page's home, which is a writer of the page like any other.
+//!
+//! The home first brings its copy up to all that the operating node knows of the page, so an operation finds whatever plain
+//! store comes before it. Then it closes an interval in which the page alone has changed, with a diff of its own: the word. So what is found
+//! later depends on the one order in which the home operated, and no diff undoes the word: what was stored there before is
+//! in a version that this one covers.
+//!
+//! The answer names the home's version. The operating node's copy must hold it before it is read again. Its next interval
+//! carries a notice of the page with an empty diff, in whose version the operation's interval is named: who acquires from it asks
+//! it for the diff, and then the home. That holds for operations that only look, too: who has seen a change passes it on. No
+//! knowledge of other pages crosses with an operation: plain loads see what was stored plainly after the next acquire.
+
+use hiroba_base::{NodeId, PageId, VersionVector};
+use hiroba_wire::{AtomicOperation, AtomicOutcome, Message, Ticket};
+
+use super::keeping::KeptDiff;
+use super::{Lrc, raise};
+use crate::coherence::{AfterRelease, Site, WordOperation};
+use crate::{Effect, Fact, Outcome, ProtocolError, Waiter, diff, unexpected};
+
+/// An operation at the word's home.
+#[derive(Debug)]
+pub(super) struct Operation {
+    client: Client,
+    offset: u32,
+    operation: AtomicOperation,
+    /// What the copy must hold before it.
+    pub(super) needed: VersionVector,
+}
+
+/// Who wants the result.
+#[derive(Clone, Copy, Debug)]
+enum Client {
+    Here(Waiter),
+    There(NodeId, Ticket),
+}
+
+impl Operation {
+    /// Another node's.
+    pub(super) fn from(
+        node: NodeId,
+        ticket: Ticket,
+        offset: u32,
+        operation: AtomicOperation,
+        needed: VersionVector,
+    ) -> Operation {
+        Operation { client: Client::There(node, ticket), offset, operation, needed }
+    }
+}
+
+/// An operation that is carried out, and of which nobody has been told.
+#[derive(Debug)]
+pub(super) struct Performed {
+    page: PageId,
+    client: Client,
+    offset: u32,
+    outcome: AtomicOutcome,
+    turn: u64,
+}
+
+/// The operating node's side.
+impl Lrc {
+    pub(super) fn begin_operation(&mut self, site: &mut Site, asked: WordOperation) {
+        if self.written.contains(asked.page) {
+            // The operation must find this thread's own plain stores: their interval ends first.
+            site.release_for(AfterRelease::Operate(asked));
+        } else {
+            self.request_operation(site, asked);
+        }
+    }
+
+    pub(super) fn request_operation(&mut self, site: &mut Site, asked: WordOperation) {
+        let WordOperation { page: page_id, offset, operation, waiter } = asked;
+        let needed = self.page(site, page_id).known();
+        let home = site.locate(page_id).home;
+        if home == site.me {
+            let client = Client::Here(waiter);
+            return self.admit(site, page_id, Operation { client, offset, operation, needed });
+        }
+        let ticket = waiter.0;
+        self.operations_elsewhere.insert(ticket, (page_id, offset));
+        let request = Message::AtomicRequest { ticket, page: page_id, offset, operation, needed };
+        site.out.send(home, &request);
+    }
+
+    pub(super) fn handle_word_reply(
+        &mut self,
+        site: &mut Site,
+        ticket: Ticket,
+        page_id: PageId,
+        outcome: AtomicOutcome,
+        turn: u64,
+        version: &VersionVector,
+    ) -> Result<(), ProtocolError> {
+        let asked = self.operations_elsewhere.remove(&ticket);
+        let Some((_, offset)) = asked.filter(|(asked, _)| *asked == page_id) else {
+            return Err(unexpected(
+                "a word's result only after a request",
+                format!("one for thread {ticket}"),
+            ));
+        };
+        let page = self.page(site, page_id);
+        raise(&mut page.needed, version);
+        page.needed.retain_beyond(&page.held);
+        self.void(site, page_id);
+        if !version.is_empty() {
+            self.operated_on.insert(page_id);
+        }
+        let waiter = Waiter(ticket);
+        site.tell(|| Some(Fact::Atomic { waiter, page: page_id, offset, turn, outcome }));
+        site.out.wake(waiter, Outcome::Atomic(outcome));
+        Ok(())
+    }
+}
+
+/// The home's side.
+impl Lrc {
+    pub(super) fn handle_operation_request(
+        &mut self,
+        site: &mut Site,
+        page_id: PageId,
+        operation: Operation,
+    ) -> Result<(), ProtocolError> {
+        self.share(site, page_id)?;
+        self.admit(site, page_id, operation);
+        Ok(())
+    }
+
+    fn admit(&mut self, site: &mut Site, page_id: PageId, operation: Operation) {
+        let page = self.page(site, page_id);
+        if page.held.covers(&operation.needed) {
+            return self.perform(site, page_id, operation);
+        }
+        raise(&mut page.owed, &operation.needed);
+        page.owed.retain_beyond(&page.held);
+        page.operations.push(operation);
+        self.go_on_fetching(site, page_id);
+    }
+
+    pub(super) fn perform(&mut self, site: &mut Site, page_id: PageId, operation: Operation) {
+        // The word goes into a twin too, so an earlier interval's diff would lack what was stored there.
+        self.compare_closed(site, page_id, None);
+        let (offset, asked) = (operation.offset, operation.operation);
+        self.operating.push_back((page_id, operation));
+        site.out.push(Effect::Atomic { page: page_id, offset, operation: asked });
+    }
+
+    pub(super) fn handle_operated(&mut self, site: &mut Site, outcome: AtomicOutcome) {
+        let (page, Operation { client, offset, .. }) =
+            self.operating.pop_front().expect("every atomic answer has its effect");
+        let turn = self.count(site, page, offset);
+        self.performed.push_back(Performed { page, client, offset, outcome, turn });
+        if site.is_closing() {
+            site.release_for(AfterRelease::Continue(page));
+        } else {
+            self.finish_performed(site);
+        }
+    }
+
+    /// No release is open: closes the operations' intervals and tells who asked for them.
+    pub(super) fn finish_performed(&mut self, site: &mut Site) {
+        while let Some(Performed { page: page_id, client, offset, outcome, turn }) =
+            self.performed.pop_front()
+        {
+            let me = site.me;
+            let mut version = self.page(site, page_id).held.clone();
+            // Of a page that nobody else has asked for nobody need be told.
+            if outcome.written && self.page(site, page_id).shared {
+                let seq = site.close_apart(page_id);
+                version = self.page(site, page_id).count_own(me, seq);
+                let runs = diff::of_bytes(offset as usize, &outcome.current.to_ne_bytes());
+                self.keep(page_id, KeptDiff { seq, version: version.clone(), runs });
+            }
+            match client {
+                Client::Here(waiter) => {
+                    site.tell(|| Some(Fact::Atomic { waiter, page: page_id, offset, turn, outcome }));
+                    site.out.wake(waiter, Outcome::Atomic(outcome));
+                }
+                Client::There(node, ticket) => {
+                    let reply = Message::WordReply { ticket, page: page_id, outcome, turn, version };
+                    site.out.send(node, &reply);
+                }
+            }
+        }
+    }
+
+    /// The number of the operation that has just been carried out on a word; 0 for all when nobody keeps a record.
+    fn count(&mut self, site: &Site, page: PageId, offset: u32) -> u64 {
+        if !site.tells() {
+            return 0;
+        }
+        let next = self.turns.entry((page, offset)).or_default();
+        *next += 1;
+        *next - 1
+    }
+}
