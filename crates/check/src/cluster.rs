@@ -691,6 +691,7 @@ impl<E: Engine> Cluster<E> {
                 *turns += 1;
             }
             Effect::Hold { page } => self.holds.push((id, page)),
+            Effect::CountMove { .. } => {}
             Effect::Wake { waiter, outcome } => self.wake(id, waiter, outcome)?,
             Effect::Tell(_) => unreachable!("what is told is recorded at once"),
             Effect::Fatal { sentence } => return Err(Failure::Fatal { node: id, sentence }),

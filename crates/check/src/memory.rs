@@ -275,11 +275,11 @@ impl SimulatedMemory {
         let mut changes = Vec::new();
         diff::apply(runs, longest, |offset, bytes| changes.push((offset, bytes.to_vec())))
             .map_err(|_| MemoryError::BadDiff(page))?;
-        changes.iter().for_each(|(offset, bytes)| self.write(Address::in_page(page, *offset as u32), bytes));
-        if also_twin && let Some(twin) = self.twins.get_mut(&page) {
-            changes
-                .iter()
-                .for_each(|(offset, bytes)| twin[*offset..*offset + bytes.len()].copy_from_slice(bytes));
+        for (offset, bytes) in changes {
+            self.write(Address::in_page(page, offset as u32), &bytes);
+            if also_twin {
+                self.write_twin(page, offset, &bytes);
+            }
         }
         Ok(())
     }
@@ -330,8 +330,14 @@ impl SimulatedMemory {
     /// Carries out `Effect::Patch`; the twin is left alone only by a planted bug.
     pub fn patch(&mut self, page: PageId, offset: u32, value: u64, also_twin: bool) {
         self.write(Address::in_page(page, offset), &value.to_le_bytes());
-        if also_twin && let Some(twin) = self.twins.get_mut(&page) {
-            twin[offset as usize..offset as usize + 8].copy_from_slice(&value.to_le_bytes());
+        if also_twin {
+            self.write_twin(page, offset as usize, &value.to_le_bytes());
+        }
+    }
+
+    fn write_twin(&mut self, page: PageId, offset: usize, bytes: &[u8]) {
+        if let Some(twin) = self.twins.get_mut(&page) {
+            twin[offset..offset + bytes.len()].copy_from_slice(bytes);
         }
     }
 
@@ -349,9 +355,7 @@ impl SimulatedMemory {
         if written {
             self.write(at, &current.to_le_bytes());
         }
-        if let Some(twin) = self.twins.get_mut(&page) {
-            twin[offset as usize..offset as usize + 8].copy_from_slice(&current.to_le_bytes());
-        }
+        self.write_twin(page, offset as usize, &current.to_le_bytes());
         AtomicOutcome { previous, current, written }
     }
 }

@@ -10,6 +10,7 @@ use rustc_hash::{FxHashMap, FxHashSet};
 use crate::memory::{Merge, TwinAfter};
 use crate::program::GRANULE_BYTES;
 
+pub mod erc;
 pub mod lrc;
 pub mod sc;
 

@@ -7,7 +7,7 @@ use std::time::Duration;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{Args, Parser, Subcommand};
 use hiroba_base::{MAX_NODES, PageSize};
-use hiroba_node::Protocol;
+use hiroba_node::{HomePolicy, Protocol};
 use hiroba_wire::control::{FaultSourceChoice, InjectedFaults, WriteTrackingChoice};
 use serde::de::DeserializeOwned;
 
@@ -72,6 +72,8 @@ pub struct RunOptions {
     pub threads_per_node: u16,
     /// The coherence protocol.
     pub protocol: String,
+    /// How homes move.
+    pub home_migration: String,
     /// The fabric.
     pub fabric: String,
     /// The coherence unit.
@@ -269,9 +271,13 @@ struct RunArguments {
     /// Threads that hiroba_run starts on each node, 1 to 256
     #[arg(short, value_name = "THREADS", default_value = "1", allow_hyphen_values = true)]
     threads_per_node: String,
-    /// Coherence protocol: hlrc (home-based lazy release consistency), lrc (the same without homes) or sc (sequential consistency)
+    /// Coherence protocol: hlrc (home-based lazy release consistency), lrc (the same without homes), erc-invalidate or erc-update (eager release
+    /// consistency) or sc (sequential consistency)
     #[arg(long, value_name = "PROTOCOL", default_value = "hlrc")]
     protocol: String,
+    /// When the home of a page moves: off, modification (at barriers, to who has modified most of it) or faults (to who faults on it most)
+    #[arg(long, value_name = "POLICY", default_value = "off")]
+    home_migration: String,
     /// What carries the messages: udp, tcp or shm (between processes of one machine)
     #[arg(long, value_name = "FABRIC", default_value = "udp")]
     fabric: String,
@@ -473,6 +479,7 @@ fn check_run(given: RunArguments) -> Result<RunOptions, Failure> {
             "--races holds the intervals of home-based release consistency against each other, and --protocol {name} keeps none of that kind; use --protocol hlrc",
         )));
     }
+    let home_migration = check_home_migration(&given.home_migration, protocol)?;
     let mut program = given.program.into_iter();
     let (statistics_table, statistics_json) = check_statistics(given.stats)?;
     Ok(RunOptions {
@@ -480,6 +487,7 @@ fn check_run(given: RunArguments) -> Result<RunOptions, Failure> {
         nodes_asked,
         threads_per_node,
         protocol: name.to_owned(),
+        home_migration,
         fabric: check_fabric(given.fabric)?,
         page_size: check_page_size(&given.page_size)?,
         fault_source: check_fault_source(given.fault_source.as_deref())?,
@@ -568,12 +576,27 @@ fn check_plan<T: DeserializeOwned>(given: &str, command: impl Fn(T) -> Command) 
 
 const NO_PROGRAM: &str =
     "expected a program to run, as in 'hiroba run -n 4 ./program'; see 'hiroba run --help'";
-const PROTOCOLS_LATER: &[&str] = &["erc-invalidate", "erc-update", "aurc", "adaptive"];
+const PROTOCOLS_LATER: &[&str] = &["aurc", "adaptive"];
 
 fn check_protocol(given: &str) -> Result<Protocol, Failure> {
     let names = Protocol::ALL.map(Protocol::name);
     let name = check_choice("protocol", given.to_owned(), &names, PROTOCOLS_LATER)?;
     Ok(Protocol::named(&name).expect("a name that was checked"))
+}
+
+fn check_home_migration(given: &str, protocol: Protocol) -> Result<String, Failure> {
+    let names = HomePolicy::ALL.map(HomePolicy::name);
+    let policy = check_choice("home-migration", given.to_owned(), &names, &[])?;
+    if policy != HomePolicy::Fixed.name() && !protocol.can_move_homes() {
+        let movable = Protocol::ALL.into_iter().filter(|protocol| protocol.can_move_homes());
+        let movable: Vec<&str> = movable.map(Protocol::name).collect();
+        return Err(Failure::new(format!(
+            "--home-migration {policy} does not go with --protocol {}, whose homes stay where they are; use --protocol {}, or leave --home-migration out",
+            protocol.name(),
+            movable.join(" or ")
+        )));
+    }
+    Ok(policy)
 }
 
 /// The most program threads a node.

@@ -319,6 +319,41 @@ fn programs_run_under_sequential_consistency() {
 }
 
 #[test]
+fn programs_run_under_eager_release_consistency() {
+    let programs: &[(&str, &[&str])] = &[
+        ("malloc.c", &[]),
+        ("barrier.c", &["100"]),
+        ("lock.c", &[]),
+        ("cond.c", &[]),
+        ("atomics.c", &[]),
+        ("false_sharing.c", &["50"]),
+        ("big.c", &["8"]),
+        ("random.c", &["47", "12"]),
+        ("system_calls.cpp", &[]),
+    ];
+    for protocol in [["--protocol", "erc-invalidate"], ["--protocol", "erc-update"]] {
+        for (source, arguments) in programs {
+            let program = compile(&format!("tests/programs/{source}"));
+            for (nodes, fabric) in [(1, "udp"), (2, "udp"), (3, "tcp"), (4, "shm")] {
+                run(nodes, &[&protocol[..], &["--fabric", fabric]].concat(), &program, arguments);
+            }
+        }
+        let program = compile("tests/programs/random.c");
+        for source in ["event", "sigbus", "sigsegv"] {
+            run(2, &[&protocol[..], &["--fault-source", source]].concat(), &program, &["50", "8"]);
+        }
+        for policy in ["modification", "faults"] {
+            let moving = [&protocol[..], &["--home-migration", policy]].concat();
+            run(3, &[&moving[..], BAD_NETWORK].concat(), &program, &["45", "5"]);
+            run(4, &[&moving[..], &["--fabric", "shm"]].concat(), &program, &["47", "12"]);
+        }
+        run(3, &[&protocol[..], &["--page-size", "64K"]].concat(), &program, &["46", "5"]);
+        run(2, &[&protocol[..], &["-t", "3"]].concat(), &compile("tests/programs/threads.c"), &["3"]);
+        run(2, &protocol, &compile("tests/programs/signals.c"), &[]);
+    }
+}
+
+#[test]
 fn programs_run_with_diffs_that_stay_with_their_writers() {
     let programs: &[(&str, &[&str])] = &[
         ("malloc.c", &[]),

@@ -53,6 +53,7 @@ tallies! {
     diff_bytes,
     invalidations,
     updates_applied,
+    home_migrations,
     barriers,
     lock_acquires,
 }

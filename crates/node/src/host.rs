@@ -211,6 +211,7 @@ impl Runtime {
                 core.engine.handle_done(Done::Atomic { page, outcome });
             }
             Effect::Hold { page } => core.holds.push_back((Instant::now() + self.hold(), page)),
+            Effect::CountMove { .. } => _ = tallies.home_migrations.fetch_add(1, Relaxed),
             Effect::Wake { waiter, outcome } => self.threads.get(waiter).answer(Answer::Engine(outcome)),
             Effect::Tell(fact) => self.trace_told(fact),
             Effect::Fatal { sentence } => self.fatal(&sentence),

@@ -55,7 +55,7 @@ pub const BUILD: &str = env!("HIROBA_BUILD");
 
 pub use error::NodeError;
 pub use follow::Command;
-pub use hiroba_protocol::Protocol;
+pub use hiroba_protocol::{HomePolicy, Protocol};
 pub use runtime::{Runtime, preflight};
 pub use service::may_run_first;
 pub use space::AllocateError;

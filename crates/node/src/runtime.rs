@@ -12,7 +12,9 @@ use hiroba_memory::fault::{
 };
 use hiroba_memory::{ForkGuard, MemoryConfig, MemoryError, SharedMemory, Twins};
 use hiroba_protocol::hlrc::Hlrc;
-use hiroba_protocol::{Consistency, Engine, Misuse, Outcome, Protocol, Sync, Waiter, WriteTracking};
+use hiroba_protocol::{
+    Consistency, Engine, HomePolicy, Misuse, Outcome, Protocol, Sync, Waiter, WriteTracking,
+};
 use hiroba_trace::{Activity, NodeStatistics};
 use hiroba_wire::control::{FaultSourceChoice, JobDescription, ToLauncher, ToNode, WriteTrackingChoice};
 use hiroba_wire::{AtomicOperation, AtomicOutcome, Collective, Limits, Placement};
@@ -179,6 +181,7 @@ impl Runtime {
             cores_suffice: true,
             low_latency: false,
             protocol: Protocol::Hlrc,
+            home_policy: HomePolicy::Fixed,
         })
     }
 
@@ -187,7 +190,7 @@ impl Runtime {
             Some(ToNode::Job(job)) => job,
             _ => std::process::exit(125), // the launcher is gone
         };
-        let protocol = check_job(&job)?;
+        let (protocol, home_policy) = check_job(&job)?;
         if job.without_seal && !may_lack_seals {
             return Err(NodeError::WithoutSeal);
         }
@@ -225,6 +228,7 @@ impl Runtime {
             cores_suffice: do_cores_suffice(&job),
             low_latency: job.low_latency,
             protocol,
+            home_policy,
         })
     }
 
@@ -244,6 +248,7 @@ impl Runtime {
             cores_suffice,
             low_latency,
             protocol,
+            home_policy,
         } = parts;
         let granule_bytes = memory.granule().bytes() as u32;
         let limits = Limits { nodes, region_granules: memory.granules(), granule_bytes };
@@ -259,7 +264,7 @@ impl Runtime {
             let one_sided = fabric.as_deref().and_then(|fabric| fabric.one_sided());
             let reached = NodeId::all(nodes)
                 .filter(|node| *node != me && one_sided.is_some_and(|one_sided| one_sided.reaches(*node)));
-            Consistency::under(protocol, me, limits, tracking, reached)
+            Consistency::under(protocol, me, limits, tracking, reached).moving_homes(home_policy)
         };
         if recorder.is_some() {
             engine = engine.telling();
@@ -482,6 +487,7 @@ struct Parts {
     cores_suffice: bool,
     low_latency: bool,
     protocol: Protocol,
+    home_policy: HomePolicy,
 }
 
 /// The protocols that a node can run.
@@ -524,7 +530,7 @@ pub fn preflight(
     Ok(())
 }
 
-fn check_job(job: &JobDescription) -> Result<Protocol, NodeError> {
+fn check_job(job: &JobDescription) -> Result<(Protocol, HomePolicy), NodeError> {
     let ours = env!("CARGO_PKG_VERSION");
     if job.version != ours {
         return Err(NodeError::Version { ours: ours.to_owned(), theirs: job.version.clone() });
@@ -532,11 +538,13 @@ fn check_job(job: &JobDescription) -> Result<Protocol, NodeError> {
     if job.build != crate::BUILD {
         return Err(NodeError::Build { ours: crate::BUILD, theirs: job.build.clone() });
     }
-    Protocol::named(&job.protocol).ok_or_else(|| NodeError::Unknown {
-        what: "protocol",
-        known: Protocol::names(),
-        got: job.protocol.clone(),
-    })
+    let unknown = |what, known, got: &str| NodeError::Unknown { what, known, got: got.to_owned() };
+    let protocol = Protocol::named(&job.protocol)
+        .ok_or_else(|| unknown("protocol", Protocol::names(), &job.protocol))?;
+    let policy = HomePolicy::named(&job.home_migration).ok_or_else(|| {
+        unknown("home migration", HomePolicy::ALL.map(HomePolicy::name).join(" or "), &job.home_migration)
+    })?;
+    Ok((protocol, policy))
 }
 
 fn open_faults(

@@ -21,7 +21,7 @@ use std::collections::VecDeque;
 use hiroba_base::{Access, IntervalSeq, LockId, NodeId, PageId, PageRange, PageSet, VectorTimestamp};
 use hiroba_wire::{AtomicOperation, Collective, Limits, Message};
 
-use crate::home::{HomeMap, Located};
+use crate::home::{HomeMap, HomePolicy, Located};
 use crate::interval::IntervalLog;
 use crate::outbox::Outbox;
 use crate::{Done, Effect, Fact, ProtocolError, Sync, Waiter, WriteTracking};
@@ -179,6 +179,16 @@ impl Site {
         self.release.as_ref().expect("a release is open").seq
     }
 
+    /// The latest interval of this node whose writes are known. Acquirers may have yet to hear of it: another protocol's part of the release may
+    /// wait for answers.
+    pub fn last_closed(&self) -> IntervalSeq {
+        let closing = self
+            .release
+            .as_ref()
+            .filter(|release| matches!(release.step, ReleaseStep::Comparing | ReleaseStep::Flushing));
+        closing.map_or(self.timestamp.get(self.me), |release| release.seq)
+    }
+
     /// The open release goes on when so many more answers have come.
     pub fn await_answers(&mut self, count: usize) {
         self.release.as_mut().expect("a release is open").awaited += count;
@@ -261,6 +271,9 @@ pub trait Coherence: Debug + Send {
     fn is_read_from(&self) -> bool {
         false
     }
+
+    /// Before anything else: lets homes move by this policy, where the protocol can do that.
+    fn move_homes(&mut self, _policy: HomePolicy) {}
 
     /// What the program may do with a page without a fault.
     fn access(&self, page: PageId) -> Access;

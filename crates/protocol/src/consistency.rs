@@ -21,8 +21,8 @@ use crate::interval::IntervalLog;
 use crate::lock::{LockAction, Locks};
 use crate::team::{Gathered, Team};
 use crate::{
-    Done, Effect, Engine, Fact, Misuse, Outcome, Protocol, ProtocolError, Sync, Waiter, WriteTracking,
-    unexpected,
+    Done, Effect, Engine, Fact, HomePolicy, Misuse, Outcome, Protocol, ProtocolError, Sync, Waiter,
+    WriteTracking, unexpected,
 };
 
 /// The engine of one node.
@@ -52,6 +52,8 @@ struct Protocols {
     others: Vec<Protocol>,
     /// The other nodes whose frames this one can read itself.
     reached: Vec<NodeId>,
+    /// How homes move.
+    home_policy: HomePolicy,
     /// Regions under others than the first, by ascending first granule.
     regions: Vec<(PageRange, usize)>,
 }
@@ -77,7 +79,9 @@ impl Protocols {
         let known = self.others.iter().position(|other| *other == protocol);
         let index = known.unwrap_or_else(|| {
             self.others.push(protocol);
-            self.all.push(protocol.coherence(self.reached.iter().copied()));
+            let mut coherence = protocol.coherence(self.reached.iter().copied());
+            coherence.move_homes(self.home_policy);
+            self.all.push(coherence);
             self.others.len() - 1
         });
         let at = self.regions.partition_point(|(region, _)| region.first < pages.first);
@@ -100,6 +104,7 @@ impl Consistency {
                 all: vec![protocol],
                 others: Vec::new(),
                 reached: Vec::new(),
+                home_policy: HomePolicy::Fixed,
                 regions: Vec::new(),
             },
             locks: Locks::new(me, nodes),
@@ -124,6 +129,13 @@ impl Consistency {
         let mut engine = Consistency::new(me, limits, tracking, protocol.coherence(reached.iter().copied()));
         engine.protocols.reached = reached;
         engine
+    }
+
+    /// Lets homes move, under the protocols that can do that. No region has been added yet.
+    pub fn moving_homes(mut self, policy: HomePolicy) -> Consistency {
+        self.protocols.home_policy = policy;
+        self.protocols.all.iter_mut().for_each(|protocol| protocol.move_homes(policy));
+        self
     }
 
     /// Has the engine tell what takes effect: [`Effect::Tell`].
@@ -471,22 +483,33 @@ fn subject(message: &Message<'_>, is_known: impl Fn(PageId) -> bool) -> Option<S
         | Message::CopyRequest { page, .. }
         | Message::OwnershipRequest { page }
         | Message::OwnershipForward { page, .. }
+        | Message::AtomicForward { page, .. }
+        | Message::HomeMoved { page, .. }
         | Message::DiffsRequest { page, .. }
         | Message::HoldRequest { page, .. } => (Some(*page), is_known(*page), true),
         Message::AtomicReply { page, .. }
         | Message::Ownership { page, .. }
         | Message::InvalidateCopy { page }
         | Message::CopyInvalidated { page }
+        | Message::DiffsPerformed { page, .. }
+        | Message::CopiesSettled { page, .. }
+        | Message::HomeTransfer { page, .. }
         | Message::DiffsReply { page, .. }
         | Message::DiffsCollected { page }
         | Message::Held { page, .. }
         | Message::WordReply { page, .. } => (Some(*page), is_known(*page), false),
+        Message::InvalidateCopies { pages, .. } => (pages.iter().next(), pages.iter().all(is_known), false),
+        Message::UpdateCopies { diffs, .. } => {
+            let mut pages = diffs.iter().map(|diff| diff.page);
+            let first = pages.next();
+            (first, first.into_iter().chain(pages).all(is_known), false)
+        }
         Message::PagesRequest { wanted, .. } => {
             let mut pages = wanted.iter().flat_map(|group| group.pages.iter());
             let first = pages.next();
             (first, first.into_iter().chain(pages).all(is_known), true)
         }
-        Message::Diffs { diffs, .. } => {
+        Message::Diffs { diffs, .. } | Message::EagerDiffs { diffs, .. } => {
             let mut pages = diffs.iter().map(|diff| diff.page);
             let first = pages.next();
             (first, first.into_iter().chain(pages).all(is_known), true)

@@ -106,6 +106,15 @@ fn for_each_difference_in(
     }
 }
 
+/// The diff of one word, whole, whether its bytes differ or not.
+pub fn word(offset: u32, value: u64) -> Vec<u8> {
+    let mut runs = Vec::new();
+    write_number(&mut runs, offset as usize);
+    write_number(&mut runs, size_of::<u64>());
+    runs.extend(value.to_ne_bytes());
+    runs
+}
+
 /// Checks a diff that came from another node and calls `write(offset, bytes)` for each run; nothing is written
 /// when any run is bad.
 pub fn apply(runs: &[u8], page_bytes: usize, mut write: impl FnMut(usize, &[u8])) -> Result<(), DiffError> {
@@ -213,6 +222,13 @@ mod tests {
         encode(&[1; 4096], &[0; 4096], &mut runs);
         assert_eq!(applied(&[0; 4096], &runs), [1; 4096]);
         assert_eq!(runs.len(), 4096 + 3);
+    }
+
+    #[test]
+    fn the_diff_of_a_word_writes_the_word() {
+        let mut wanted = [7; 4096];
+        wanted[4080..4088].copy_from_slice(&99u64.to_ne_bytes());
+        assert_eq!(applied(&[7; 4096], &word(4080, 99)), wanted);
     }
 
     #[test]

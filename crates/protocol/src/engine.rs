@@ -244,6 +244,11 @@ pub enum Effect {
         /// The page.
         page: PageId,
     },
+    /// Nothing need be done: this node has become the page's home, which the account counts.
+    CountMove {
+        /// The page.
+        page: PageId,
+    },
     /// Let a waiting thread go on.
     Wake {
         /// The thread.

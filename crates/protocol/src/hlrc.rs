@@ -71,7 +71,6 @@
 
 mod atomics;
 mod copies;
-mod first_touch;
 mod habits;
 mod one_sided;
 mod streams;
@@ -83,7 +82,6 @@ use hiroba_base::{Access, IntervalSeq, NodeId, PageId, PageRange, PageSet, Vecto
 use hiroba_wire::{AtomicOperation, Limits, Message, PageDiff, Ticket};
 use rustc_hash::FxHashMap;
 
-use self::first_touch::FirstTouches;
 use self::habits::{Due, Habit};
 use self::one_sided::Reach;
 use self::streams::Streams;
@@ -91,6 +89,7 @@ pub use self::tracking::RESTING_AFTER_RELEASES;
 use self::tracking::Watch;
 use crate::coherence::{Coherence, Site, WordOperation};
 use crate::engine::wanted_beyond;
+use crate::first_touch::FirstTouches;
 use crate::home::Located;
 use crate::{
     Consistency, Done, Effect, Fact, Outcome, ProtocolError, Waiter, WriteTracking, diff, unexpected,
@@ -316,6 +315,15 @@ impl Hlrc {
         } else {
             self.protect(site, page_id, Access::Read);
         }
+    }
+
+    /// The program has touched a page homed here that nobody has heard of.
+    fn give_untouched(&mut self, site: &mut Site, touched: Located) {
+        let given = self.first_touches.give(site, touched, |page| self.pages.contains_key(&page));
+        for page_id in given.iter() {
+            self.pages.entry(page_id).or_default().unnoticed = true;
+        }
+        self.protect_set(site, &given, Access::Write);
     }
 }
 

@@ -3,6 +3,101 @@
 use hiroba_base::{NodeId, PageId, PageRange, PageSet};
 use hiroba_wire::Placement;
 
+/// Whether homes move, and to whom.
+///
+/// Harada, Ishikawa, Hori, Tezuka, Sumimoto, Takahashi, *Dynamic Home Node Reallocation on Software Distributed Shared Memory System*, HPC
+/// Asia 2000 (by modification); Sakae, Matsuoka, Sato, Harada, *Implementation and Evaluation of Dynamic Load Balancing Using Loop
+/// Re-partitioning on Omni/SCASH* (by page faults).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum HomePolicy {
+    /// Pages stay where their region places them.
+    #[default]
+    Fixed,
+    /// At barriers a page goes to the node that has modified most of it.
+    Modification,
+    /// A page goes to the node that faults on it most.
+    Faults,
+}
+
+impl HomePolicy {
+    /// All of them.
+    pub const ALL: [HomePolicy; 3] = [HomePolicy::Fixed, HomePolicy::Modification, HomePolicy::Faults];
+
+    /// Its name on the command line.
+    pub fn name(self) -> &'static str {
+        match self {
+            HomePolicy::Fixed => "off",
+            HomePolicy::Modification => "modification",
+            HomePolicy::Faults => "faults",
+        }
+    }
+
+    /// The policy of that name.
+    pub fn named(name: &str) -> Option<HomePolicy> {
+        HomePolicy::ALL.into_iter().find(|policy| policy.name() == name)
+    }
+}
+
+/// What it takes for a page to move.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MoveThreshold {
+    /// Periods (from barrier to barrier) in which one node has modified most of the page.
+    pub periods: u32,
+    /// Faults of one node, more than of all others.
+    pub faults: u64,
+    /// Each move of a page doubles both, up to so many times: a page that two nodes want in turn comes to rest.
+    pub doublings_max: u32,
+}
+
+impl Default for MoveThreshold {
+    fn default() -> MoveThreshold {
+        MoveThreshold { periods: 2, faults: 8, doublings_max: 8 }
+    }
+}
+
+/// What a page's home counts, to know whether another node were the better home.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct HomeUse {
+    /// By node, how many bytes it has modified, or how often it has faulted.
+    amounts: Vec<(NodeId, u64)>,
+    /// Who modified most in the latest periods, and in how many of them in succession.
+    favourite: Option<(NodeId, u32)>,
+}
+
+impl HomeUse {
+    /// A node has modified so many bytes, or faulted so often.
+    pub fn note(&mut self, node: NodeId, amount: u64) {
+        match self.amounts.iter_mut().find(|(other, _)| *other == node) {
+            Some((_, amounts)) => *amounts += amount,
+            None => self.amounts.push((node, amount)),
+        }
+    }
+
+    /// The node to which more than half of all falls.
+    fn leader(&self) -> Option<(NodeId, u64)> {
+        let sum: u64 = self.amounts.iter().map(|(_, amount)| amount).sum();
+        self.amounts.iter().copied().find(|(_, amount)| 2 * amount > sum)
+    }
+
+    /// A period is over in which modifications were noted: where a page that has moved so often should be homed, if not here.
+    pub fn end_period(&mut self, me: NodeId, moves: u32, threshold: &MoveThreshold) -> Option<NodeId> {
+        let leader = self.leader().map(|(node, _)| node).filter(|node| *node != me);
+        self.amounts.clear();
+        self.favourite = leader.map(|leader| match self.favourite {
+            Some((node, periods)) if node == leader => (node, periods.saturating_add(1)),
+            _ => (leader, 1),
+        });
+        let (node, periods) = self.favourite?;
+        (periods >= threshold.periods << moves.min(threshold.doublings_max)).then_some(node)
+    }
+
+    /// Where a page should be homed, if not here, on which faults were noted, and which has moved so often.
+    pub fn most_faulting(&self, moves: u32, threshold: &MoveThreshold) -> Option<NodeId> {
+        let (node, faults) = self.leader()?;
+        (faults >= threshold.faults << moves.min(threshold.doublings_max)).then_some(node)
+    }
+}
+
 /// The homes of all allocated pages. A rule a region, not an entry a page, so it costs nothing to allocate much.
 #[derive(Debug)]
 pub struct HomeMap {
@@ -150,6 +245,48 @@ mod tests {
         assert_eq!(homes(&map, 20, 4), [2; 4]);
         assert_eq!(map.home_of(PageId(12)), None);
         assert_eq!(map.home_of(PageId(24)), None);
+    }
+
+    #[test]
+    fn a_page_moves_to_who_modifies_most_of_it_period_after_period() {
+        let (home, other, third) = (NodeId(0), NodeId(1), NodeId(2));
+        let mut used = HomeUse::default();
+        let mut period = |amounts: &[(NodeId, u64)], moves| {
+            amounts.iter().for_each(|(node, amount)| used.note(*node, *amount));
+            used.end_period(home, moves, &MoveThreshold::default())
+        };
+        assert_eq!(period(&[(other, 30), (third, 10)], 0), None);
+        assert_eq!(period(&[(other, 30), (third, 30)], 0), None, "nobody modified most");
+        assert_eq!(period(&[(other, 30)], 0), None, "it begins anew");
+        assert_eq!(period(&[(other, 30), (home, 10)], 0), Some(other));
+        assert_eq!(period(&[(other, 30)], 1), None, "each move doubles what the next one takes");
+        assert_eq!(period(&[(other, 30)], 1), Some(other));
+        assert_eq!(period(&[(home, 30)], 0), None);
+        assert_eq!(period(&[], 0), None);
+    }
+
+    #[test]
+    fn a_page_moves_to_who_faults_on_it_most() {
+        let mut used = HomeUse::default();
+        let threshold = MoveThreshold::default();
+        used.note(NodeId(2), 4);
+        (0..threshold.faults - 1).for_each(|_| used.note(NodeId(1), 1));
+        assert_eq!(used.most_faulting(0, &threshold), None);
+        used.note(NodeId(1), 1);
+        assert_eq!(
+            (used.most_faulting(0, &threshold), used.most_faulting(1, &threshold)),
+            (Some(NodeId(1)), None)
+        );
+        used.note(NodeId(2), 8);
+        assert_eq!(used.most_faulting(0, &threshold), None, "another one faults as often");
+    }
+
+    #[test]
+    fn policies_have_the_names_of_the_command_line() {
+        for policy in HomePolicy::ALL {
+            assert_eq!(HomePolicy::named(policy.name()), Some(policy));
+        }
+        assert_eq!(HomePolicy::named("on"), None);
     }
 
     #[test]

@@ -13,7 +13,9 @@ pub mod cond;
 mod consistency;
 pub mod diff;
 mod engine;
+pub mod erc;
 mod fact;
+mod first_touch;
 pub mod hlrc;
 pub mod home;
 pub mod interval;
@@ -31,6 +33,7 @@ pub use engine::{
     WriteTracking,
 };
 pub use fact::Fact;
+pub use home::HomePolicy;
 pub use protocols::Protocol;
 
 fn unexpected(expected: &'static str, got: String) -> ProtocolError {

@@ -4,6 +4,7 @@ use hiroba_base::NodeId;
 use hiroba_wire::ProtocolNumber;
 
 use crate::coherence::Coherence;
+use crate::erc::{Erc, Mode};
 use crate::hlrc::Hlrc;
 use crate::lrc::Lrc;
 use crate::sc::Sc;
@@ -13,6 +14,10 @@ use crate::sc::Sc;
 pub enum Protocol {
     /// Sequential consistency ([`crate::sc`]).
     Sc,
+    /// Eager release consistency by invalidation ([`crate::erc`]).
+    ErcInvalidate,
+    /// Eager release consistency by update ([`crate::erc`]).
+    ErcUpdate,
     /// Lazy release consistency without homes ([`crate::lrc`]).
     Lrc,
     /// Home-based lazy release consistency ([`crate::hlrc`]).
@@ -21,7 +26,8 @@ pub enum Protocol {
 
 impl Protocol {
     /// All of them, the default first.
-    pub const ALL: [Protocol; 3] = [Protocol::Hlrc, Protocol::Lrc, Protocol::Sc];
+    pub const ALL: [Protocol; 5] =
+        [Protocol::Hlrc, Protocol::Lrc, Protocol::ErcInvalidate, Protocol::ErcUpdate, Protocol::Sc];
 
     /// The protocol of this name.
     pub fn named(name: &str) -> Option<Protocol> {
@@ -48,6 +54,8 @@ impl Protocol {
     pub fn name(self) -> &'static str {
         match self {
             Protocol::Sc => "sc",
+            Protocol::ErcInvalidate => "erc-invalidate",
+            Protocol::ErcUpdate => "erc-update",
             Protocol::Lrc => "lrc",
             Protocol::Hlrc => "hlrc",
         }
@@ -58,9 +66,19 @@ impl Protocol {
         match self {
             // A store to a copy must fault before it is done.
             Protocol::Sc => true,
+            // Twins are made at the first store.
+            Protocol::ErcInvalidate | Protocol::ErcUpdate => true,
             // The twin is made by the first store, so that pages that are read only have none.
             Protocol::Lrc => true,
             Protocol::Hlrc => false,
+        }
+    }
+
+    /// Whether homes can move ([`Coherence::move_homes`]).
+    pub fn can_move_homes(self) -> bool {
+        match self {
+            Protocol::ErcInvalidate | Protocol::ErcUpdate => true,
+            Protocol::Sc | Protocol::Lrc | Protocol::Hlrc => false,
         }
     }
 
@@ -68,6 +86,8 @@ impl Protocol {
     pub fn coherence(self, reached: impl IntoIterator<Item = NodeId>) -> Box<dyn Coherence> {
         match self {
             Protocol::Sc => Box::new(Sc::new()),
+            Protocol::ErcInvalidate => Box::new(Erc::new(Mode::Invalidate)),
+            Protocol::ErcUpdate => Box::new(Erc::new(Mode::Update)),
             Protocol::Lrc => Box::new(Lrc::new()),
             Protocol::Hlrc => Box::new(Hlrc::new().reading_from(reached)),
         }

@@ -120,6 +120,8 @@ pub struct JobDescription {
     pub threads_per_node: u16,
     /// The coherence protocol, as on the command line.
     pub protocol: String,
+    /// How homes move, as on the command line.
+    pub home_migration: String,
     /// The fabric, as on the command line.
     pub fabric: String,
     /// The coherence unit of regions that do not choose their own.

@@ -399,6 +399,76 @@ pub enum Message<'a> {
         /// The page.
         page: PageId,
     },
+    /// Eager release: to the home of pages: what a release of `writer` changed in them.
+    EagerDiffs {
+        /// Whose changes: the sender's, unless it passes them on.
+        writer: NodeId,
+        /// One diff a page.
+        #[serde(borrow)]
+        diffs: Vec<PageDiff<'a>>,
+    },
+    /// Eager release: from a home to a writer: nobody reads any more what was there before these diffs.
+    DiffsPerformed {
+        /// One of the pages.
+        page: PageId,
+        /// How many diffs.
+        count: u32,
+    },
+    /// Eager release: from a home: give up the copies of these pages, and say so.
+    InvalidateCopies {
+        /// Names what the sender waits for; the answer carries it back.
+        transaction: u64,
+        /// The pages.
+        pages: PageSet,
+    },
+    /// Eager release: from a home: what has changed in pages of which the receiver has copies. It answers.
+    UpdateCopies {
+        /// Names what the sender waits for; the answer carries it back.
+        transaction: u64,
+        /// One diff a page.
+        #[serde(borrow)]
+        diffs: Vec<PageDiff<'a>>,
+    },
+    /// Eager release: to a home: its `InvalidateCopies` or `UpdateCopies` has taken effect here.
+    CopiesSettled {
+        /// One of the pages.
+        page: PageId,
+        /// As the home named it.
+        transaction: u64,
+        /// Pages of an update whose copies the sender has given up: nothing reads them.
+        left: PageSet,
+    },
+    /// To the home of an atomic word, from a node that is not the page's home any more, or knows who is.
+    AtomicForward {
+        /// Who asked.
+        requester: NodeId,
+        /// The thread that waits there.
+        ticket: Ticket,
+        /// The word's page.
+        page: PageId,
+        /// The word's byte offset in it.
+        offset: u32,
+        /// What to do.
+        operation: AtomicOperation,
+    },
+    /// From a page's home to the next one, which has a copy.
+    HomeTransfer {
+        /// The page.
+        page: PageId,
+        /// How often it has moved, this time included.
+        moves: u32,
+        /// Who has copies of it besides the receiver.
+        copyset: Vec<NodeId>,
+        /// How many operations there were on each atomic word, by its byte offset: while a record is kept of the run.
+        turns: Vec<(u32, u64)>,
+    },
+    /// To a page's base: the sender is its home now.
+    HomeMoved {
+        /// The page.
+        page: PageId,
+        /// How often it has moved.
+        moves: u32,
+    },
     /// Homeless: to a writer of the page: what have your intervals changed in it?
     DiffsRequest {
         /// The page.
@@ -456,7 +526,7 @@ pub enum Message<'a> {
 
 impl Message<'_> {
     /// The names of all kinds of messages. The first byte of an encoded message is the index of its own.
-    pub const KINDS: [&'static str; 38] = [
+    pub const KINDS: [&'static str; 46] = [
         "PageRequest",
         "PagesRequest",
         "PagesReply",
@@ -488,6 +558,14 @@ impl Message<'_> {
         "Ownership",
         "InvalidateCopy",
         "CopyInvalidated",
+        "EagerDiffs",
+        "DiffsPerformed",
+        "InvalidateCopies",
+        "UpdateCopies",
+        "CopiesSettled",
+        "AtomicForward",
+        "HomeTransfer",
+        "HomeMoved",
         "DiffsRequest",
         "DiffsReply",
         "DiffsCollected",
@@ -552,8 +630,25 @@ impl<'a> Message<'a> {
             }
             Message::OwnershipRequest { page }
             | Message::InvalidateCopy { page }
-            | Message::CopyInvalidated { page } => limits.page(*page),
-            Message::Ownership { page, copyset, .. } => {
+            | Message::CopyInvalidated { page }
+            | Message::DiffsPerformed { page, .. }
+            | Message::HomeMoved { page, .. } => limits.page(*page),
+            Message::EagerDiffs { writer, diffs } => {
+                limits.node(*writer)?;
+                diffs.iter().try_for_each(|diff| limits.page(diff.page))
+            }
+            Message::UpdateCopies { diffs, .. } => diffs.iter().try_for_each(|diff| limits.page(diff.page)),
+            Message::InvalidateCopies { pages, .. } => limits.pages("page ranges of an invalidation", pages),
+            Message::CopiesSettled { page, left, .. } => {
+                limits.page(*page)?;
+                limits.pages("page ranges of copies given up", left)
+            }
+            Message::AtomicForward { requester, page, offset, .. } => {
+                limits.node(*requester)?;
+                limits.page(*page)?;
+                limits.word(*offset)
+            }
+            Message::Ownership { page, copyset, .. } | Message::HomeTransfer { page, copyset, .. } => {
                 limits.page(*page)?;
                 copyset.iter().try_for_each(|node| limits.node(*node))
             }
@@ -627,6 +722,12 @@ impl Limits {
         Self::within("page", "a page of the shared region", page.0, page.0 < self.region_granules)
     }
 
+    fn pages(&self, field: &'static str, pages: &PageSet) -> Result<(), WireError> {
+        let ranges = pages.ranges().len() as u64;
+        let good = pages.is_well_formed(self.region_granules);
+        Self::within(field, "ascending, within the region", ranges, good)
+    }
+
     fn word(&self, offset: u32) -> Result<(), WireError> {
         let good = offset.is_multiple_of(8) && (offset as usize) < PageSize::MIB_2.bytes();
         Self::within("offset of an atomic word", "a multiple of 8 within the page", u64::from(offset), good)
@@ -664,9 +765,7 @@ impl Limits {
         for notice in &knowledge.notices {
             self.node(notice.node)?;
             self.seq(notice.seq)?;
-            let ranges = notice.pages.ranges().len() as u64;
-            let good = notice.pages.is_well_formed(self.region_granules);
-            Self::within("page ranges of a write notice", "ascending, within the region", ranges, good)?;
+            self.pages("page ranges of a write notice", &notice.pages)?;
         }
         Ok(())
     }
@@ -751,6 +850,31 @@ mod tests {
             Message::Free { address: 4096 },
             Message::SizeRequest { ticket: 1, address: 4096 },
             Message::SizeReply { ticket: 1, bytes: Some(64) },
+            Message::EagerDiffs {
+                writer: NodeId(2),
+                diffs: vec![PageDiff { page: PageId(5), runs: &[1, 2, 3] }],
+            },
+            Message::DiffsPerformed { page: PageId(5), count: 3 },
+            Message::InvalidateCopies { transaction: 7, pages: pages.clone() },
+            Message::UpdateCopies {
+                transaction: 7,
+                diffs: vec![PageDiff { page: PageId(5), runs: &[1, 2, 3] }],
+            },
+            Message::CopiesSettled { page: PageId(3), transaction: 7, left: pages.clone() },
+            Message::AtomicForward {
+                requester: NodeId(3),
+                ticket: 1,
+                page: PageId(1),
+                offset: 4088,
+                operation: AtomicOperation::Load,
+            },
+            Message::HomeTransfer {
+                page: PageId(3),
+                moves: 2,
+                copyset: vec![NodeId(0)],
+                turns: vec![(8, 3)],
+            },
+            Message::HomeMoved { page: PageId(3), moves: 2 },
             Message::DiffsRequest { page: PageId(3), after: 0, through: 4 },
             Message::DiffsReply {
                 page: PageId(3),
@@ -828,6 +952,13 @@ mod tests {
             Message::LockTryOutcome { lock: LockId(0), requester: NodeId(9), granted: true },
             Message::Ownership { page: PageId(3), copyset: vec![NodeId(4)], turns: Vec::new() },
             Message::OwnershipForward { page: PageId(100), requester: NodeId(1) },
+            Message::EagerDiffs { writer: NodeId(4), diffs: Vec::new() },
+            Message::EagerDiffs { writer: NodeId(3), diffs: vec![PageDiff { page: PageId(100), runs: &[] }] },
+            Message::UpdateCopies { transaction: 0, diffs: vec![PageDiff { page: PageId(100), runs: &[] }] },
+            Message::InvalidateCopies { transaction: 0, pages: (99..101).map(PageId).collect() },
+            Message::CopiesSettled { page: PageId(0), transaction: 0, left: (99..101).map(PageId).collect() },
+            Message::HomeTransfer { page: PageId(0), moves: 1, copyset: vec![NodeId(4)], turns: Vec::new() },
+            Message::HomeMoved { page: PageId(100), moves: 1 },
             Message::AtomicRequest {
                 ticket: 0,
                 page: PageId(1),
@@ -855,7 +986,7 @@ mod tests {
         }
 
         #[test]
-        fn mutated_messages_never_panic(which in 0usize..32, at in any::<prop::sample::Index>(), value in any::<u8>(), cut in any::<prop::sample::Index>()) {
+        fn mutated_messages_never_panic(which in 0usize..Message::KINDS.len(), at in any::<prop::sample::Index>(), value in any::<u8>(), cut in any::<prop::sample::Index>()) {
             let mut bytes = samples()[which].encode();
             let position = at.index(bytes.len());
             bytes[position] = value;

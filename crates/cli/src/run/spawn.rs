@@ -210,6 +210,7 @@ pub fn describe_job(
         addresses,
         threads_per_node: options.threads_per_node,
         protocol: options.protocol.clone(),
+        home_migration: options.home_migration.clone(),
         fabric: options.fabric.clone(),
         page_size: options.page_size,
         fault_source: options.fault_source,

@@ -5,9 +5,8 @@
 //! bound. They are *exclusive* like a page that was touched: when another node comes for one, it counts as written.
 //! So a program touches no more pages than it would, and is given no more than twice those.
 
-use hiroba_base::{Access, PageId, PageSet};
+use hiroba_base::{PageId, PageSet};
 
-use super::Hlrc;
 use crate::coherence::Site;
 use crate::home::Located;
 
@@ -20,7 +19,7 @@ const GIVEN_BYTES_MAX: u64 = 1 << 20;
 
 /// What is known of first touches.
 #[derive(Debug, Default)]
-pub(super) struct FirstTouches {
+pub(crate) struct FirstTouches {
     runs: Vec<Run>,
     /// Counts first touches.
     clock: u64,
@@ -71,24 +70,25 @@ impl FirstTouches {
             if upwards { run.last = end } else { run.first = end }
         }
     }
-}
 
-impl Hlrc {
-    /// The program has touched a page homed here that nobody has heard of: it may use the page, and pages that follow.
-    pub(super) fn give_untouched(&mut self, site: &mut Site, touched: Located) {
+    /// The program has touched a page homed here that nobody has heard of: it may use the page, and those that follow. `is_known` tells whether
+    /// the engine knows anything of a page: such a one goes its own way.
+    pub(crate) fn give(
+        &mut self,
+        site: &Site,
+        touched: Located,
+        is_known: impl Fn(PageId) -> bool,
+    ) -> PageSet {
         let page_bytes = u64::from(site.page_bytes(touched.page));
         let pages_max = (GIVEN_BYTES_MAX / page_bytes).max(1);
-        let (pages, upwards) = self.first_touches.touch(touched.page, touched.granules, pages_max);
+        let (pages, upwards) = self.touch(touched.page, touched.granules, pages_max);
         let region = site.homes.region_around(touched.page).expect("a page that faults is allocated");
         let mut given = PageSet::new();
         let mut end = touched.page;
         let mut next = touched.page;
         while given.len() < pages && region.contains(next) {
             let located = site.locate(next);
-            // Any page that the engine knows something of goes its own way.
-            if located.page != touched.page
-                && (located.home != site.me || self.pages.contains_key(&located.page))
-            {
+            if located.page != touched.page && (located.home != site.me || is_known(located.page)) {
                 break;
             }
             given.insert(located.page);
@@ -97,10 +97,7 @@ impl Hlrc {
             let Some(after) = (if upwards { Some(located.span().end()) } else { below }) else { break };
             next = after;
         }
-        self.first_touches.note(touched.page, end, upwards, touched.granules);
-        for page_id in given.iter() {
-            self.pages.entry(page_id).or_default().unnoticed = true;
-        }
-        self.protect_set(site, &given, Access::Write);
+        self.note(touched.page, end, upwards, touched.granules);
+        given
     }
 }

@@ -1,0 +1,306 @@
+//! Planted bugs of eager release consistency.
+
+use hiroba_base::{Access, NodeId, PageId, PageSet};
+use hiroba_protocol::{Effect, NewContent};
+use hiroba_wire::{AtomicOperation, Limits, Message};
+use rustc_hash::{FxHashMap, FxHashSet};
+
+use super::Mutation;
+use crate::memory::Merge;
+use crate::program::GRANULE_BYTES;
+
+/// The catalogue of planted bugs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Mutant {
+    /// A copy is not invalidated, and counted as if.
+    SkipInvalidation,
+    /// A copy is not updated, and counted as if.
+    SkipUpdate,
+    /// One reader is left out of what a home tells several.
+    ForgetOneReader,
+    /// A home tells the writer that its diffs are performed before readers have answered.
+    PerformBeforeAnswers,
+    /// A release ends before its diffs are performed.
+    ReleaseBeforePerformed,
+    /// A node says that it has given its copy up, and keeps it.
+    KeepCopy,
+    /// A node says that it has left the copyset, and goes on reading.
+    LeaveWhileReading,
+    /// An update goes into the frame, not into the twin, so that the next diff sends it again.
+    UpdateFrameOnly,
+    /// Diffs and updates are not applied.
+    SkipApply,
+    /// Updates leave their link's order.
+    UpdatesAstray,
+    /// The last diff of a message arrives empty.
+    DropRuns,
+    /// Diffs come twice.
+    DiffsTwice,
+    /// Two changed stretches are sent as one, with the unchanged bytes between them.
+    JoinRuns,
+    /// The twin is all zero instead of a copy.
+    ZeroTwin,
+    /// A page that comes for a dirty, invalidated copy overwrites what was not sent yet.
+    LoseTwin,
+    /// It is merged into the frame, not into the twin.
+    MergeFrameOnly,
+    /// A release leaves its pages writable.
+    KeepWritingAfterRelease,
+    /// The home stops writing an exclusive page only when it has sent it.
+    ShareBeforeProtecting,
+    /// The home goes on writing an exclusive page when it has sent it.
+    KeepWritingWhenSharing,
+    /// The home sends what the page held when it was first asked for.
+    StaleContent,
+    /// Of a long page only the first granule comes in.
+    TruncateInstall,
+    /// Atomic additions are carried out twice.
+    AtomicTwice,
+    /// The new home is not told of one of those who have copies.
+    ForgetReaderWhenMoving,
+    /// The base is not told of the new home.
+    LoseNewsOfMove,
+    /// A diff that reaches a former home is dropped.
+    DropDiffAtFormerHome,
+    /// A former home passes diffs on as its own.
+    PassDiffsOnAsOwn,
+}
+
+impl Mutant {
+    /// All of them.
+    pub const ALL: [Mutant; 26] = [
+        Mutant::SkipInvalidation,
+        Mutant::SkipUpdate,
+        Mutant::ForgetOneReader,
+        Mutant::PerformBeforeAnswers,
+        Mutant::ReleaseBeforePerformed,
+        Mutant::KeepCopy,
+        Mutant::LeaveWhileReading,
+        Mutant::UpdateFrameOnly,
+        Mutant::SkipApply,
+        Mutant::UpdatesAstray,
+        Mutant::DropRuns,
+        Mutant::DiffsTwice,
+        Mutant::JoinRuns,
+        Mutant::ZeroTwin,
+        Mutant::LoseTwin,
+        Mutant::MergeFrameOnly,
+        Mutant::KeepWritingAfterRelease,
+        Mutant::ShareBeforeProtecting,
+        Mutant::KeepWritingWhenSharing,
+        Mutant::StaleContent,
+        Mutant::TruncateInstall,
+        Mutant::AtomicTwice,
+        Mutant::ForgetReaderWhenMoving,
+        Mutant::LoseNewsOfMove,
+        Mutant::DropDiffAtFormerHome,
+        Mutant::PassDiffsOnAsOwn,
+    ];
+
+    /// The bug, ready to be planted in a cluster.
+    pub fn plant(self) -> Box<dyn Mutation> {
+        Box::new(Planted {
+            mutant: self,
+            writable: FxHashSet::default(),
+            lowered: FxHashMap::default(),
+            contents: FxHashMap::default(),
+            told: FxHashMap::default(),
+        })
+    }
+}
+
+struct Planted {
+    mutant: Mutant,
+    /// Granules that each node may store to.
+    writable: FxHashSet<(NodeId, PageId)>,
+    /// Losses of the right to store that each node is about to carry out: why shows with the effect behind them.
+    lowered: FxHashMap<NodeId, Vec<Effect>>,
+    contents: FxHashMap<PageId, Option<Vec<u8>>>,
+    /// How many each home has told of a transaction.
+    told: FxHashMap<(NodeId, u64), usize>,
+}
+
+impl Planted {
+    /// What becomes of losses of the right to store and the effect behind them.
+    fn lower(&self, lowered: Vec<Effect>, next: Effect) -> Vec<Effect> {
+        match (self.mutant, &next) {
+            (Mutant::KeepWritingAfterRelease, Effect::Diff { .. })
+            | (Mutant::KeepWritingWhenSharing, Effect::SendPages { .. }) => vec![next],
+            (Mutant::ShareBeforeProtecting, Effect::SendPages { .. }) => [vec![next], lowered].concat(),
+            _ => [lowered, vec![next]].concat(),
+        }
+    }
+
+    /// Whether the effect takes the right to store away; notes what it gives and takes.
+    fn lowers(&mut self, node: NodeId, effect: &Effect) -> bool {
+        let (pages, access) = match effect {
+            Effect::Protect { pages, access } => (*pages, *access),
+            Effect::Invalidate { span, .. } => (*span, Access::None),
+            _ => return false,
+        };
+        let mut lowers = false;
+        for granule in pages.iter() {
+            if access == Access::Write {
+                self.writable.insert((node, granule));
+            } else {
+                lowers |= self.writable.remove(&(node, granule));
+            }
+        }
+        lowers && access == Access::Read
+    }
+
+    fn is_about_lowering(&self) -> bool {
+        matches!(
+            self.mutant,
+            Mutant::KeepWritingAfterRelease | Mutant::KeepWritingWhenSharing | Mutant::ShareBeforeProtecting
+        )
+    }
+
+    fn counts_as_settled(&mut self, from: NodeId, message: &Message<'_>) -> bool {
+        match (self.mutant, message) {
+            (Mutant::SkipInvalidation, Message::InvalidateCopies { .. })
+            | (Mutant::SkipUpdate, Message::UpdateCopies { .. })
+            | (
+                Mutant::PerformBeforeAnswers,
+                Message::InvalidateCopies { .. } | Message::UpdateCopies { .. },
+            ) => true,
+            (
+                Mutant::ForgetOneReader,
+                Message::InvalidateCopies { transaction, .. } | Message::UpdateCopies { transaction, .. },
+            ) => self.told.get(&(from, *transaction)) == Some(&1),
+            _ => false,
+        }
+    }
+}
+
+impl Mutation for Planted {
+    fn on_effect(&mut self, node: NodeId, effect: Effect) -> Vec<Effect> {
+        if self.is_about_lowering() {
+            if self.lowers(node, &effect) {
+                self.lowered.entry(node).or_default().push(effect);
+                return Vec::new();
+            }
+            let lowered = self.lowered.remove(&node).unwrap_or_default();
+            return self.lower(lowered, effect);
+        }
+        match (self.mutant, effect) {
+            (Mutant::KeepCopy, Effect::Invalidate { .. }) | (Mutant::SkipApply, Effect::Apply { .. }) => {
+                Vec::new()
+            }
+            (Mutant::TruncateInstall, Effect::Install { mut pages, content, merge, fetched, prefetched })
+                if pages.count > 1 && !merge =>
+            {
+                pages.count = 1;
+                let content = match content {
+                    NewContent::Received(range) => {
+                        NewContent::Received(range.start..range.start + GRANULE_BYTES as usize)
+                    }
+                    zero => zero,
+                };
+                vec![Effect::Install { pages, content, merge, fetched, prefetched }]
+            }
+            (
+                Mutant::AtomicTwice,
+                Effect::Atomic { page, offset, operation: AtomicOperation::FetchAdd(delta) },
+            ) => {
+                let operation = AtomicOperation::FetchAdd(delta.wrapping_mul(2));
+                vec![Effect::Atomic { page, offset, operation }]
+            }
+            (_, effect) => vec![effect],
+        }
+    }
+
+    fn on_twin(&mut self, _node: NodeId, _page: PageId, twin: &mut Vec<u8>) {
+        if self.mutant == Mutant::ZeroTwin {
+            twin.fill(0);
+        }
+    }
+
+    fn on_diff(&mut self, frame: &[u8], twin: &[u8], runs: Vec<u8>) -> Vec<u8> {
+        if self.mutant == Mutant::JoinRuns { super::joined(frame, twin) } else { runs }
+    }
+
+    fn on_merge(&mut self) -> Merge {
+        match self.mutant {
+            Mutant::LoseTwin => Merge::Overwrite,
+            Mutant::MergeFrameOnly => Merge::FrameOnly,
+            _ => Merge::FrameAndTwin,
+        }
+    }
+
+    fn on_apply(&mut self) -> bool {
+        self.mutant != Mutant::UpdateFrameOnly
+    }
+
+    fn on_content(&mut self, page: PageId, content: Option<&[u8]>) -> Option<Vec<u8>> {
+        let content = content.map(<[u8]>::to_vec);
+        match self.mutant {
+            Mutant::StaleContent => self.contents.entry(page).or_insert(content).clone(),
+            _ => content,
+        }
+    }
+
+    fn sends_before(&mut self, from: NodeId, bytes: &[u8], limits: &Limits) -> Vec<(NodeId, Vec<u8>)> {
+        let Ok(message) = Message::decode(bytes, limits) else { return Vec::new() };
+        if let Message::InvalidateCopies { transaction, .. } | Message::UpdateCopies { transaction, .. } =
+            &message
+        {
+            *self.told.entry((from, *transaction)).or_default() += 1;
+        }
+        let settled = |page: Option<PageId>, transaction: u64| {
+            let page = page.expect("a home tells of pages");
+            (from, Message::CopiesSettled { page, transaction, left: PageSet::new() }.encode())
+        };
+        let counts_as_settled = self.counts_as_settled(from, &message);
+        match (self.mutant, message) {
+            (_, Message::InvalidateCopies { transaction, pages }) if counts_as_settled => {
+                vec![settled(pages.iter().next(), transaction)]
+            }
+            (_, Message::UpdateCopies { transaction, diffs }) if counts_as_settled => {
+                vec![settled(diffs.first().map(|diff| diff.page), transaction)]
+            }
+            (Mutant::ReleaseBeforePerformed, Message::EagerDiffs { writer, diffs }) if writer == from => {
+                let (page, count) = (diffs[0].page, diffs.len() as u32);
+                vec![(from, Message::DiffsPerformed { page, count }.encode())]
+            }
+            _ => Vec::new(),
+        }
+    }
+
+    fn on_send(&mut self, from: NodeId, to: NodeId, bytes: Vec<u8>, limits: &Limits) -> Vec<(Vec<u8>, bool)> {
+        let Ok(message) = Message::decode(&bytes, limits) else { return vec![(bytes, false)] };
+        let is_lost = match (self.mutant, &message) {
+            (Mutant::PerformBeforeAnswers, Message::CopiesSettled { .. })
+            | (Mutant::ReleaseBeforePerformed, Message::DiffsPerformed { .. }) => from != to,
+            (Mutant::PerformBeforeAnswers, _) => false,
+            (Mutant::LoseNewsOfMove, Message::HomeMoved { .. }) => true,
+            (Mutant::DropDiffAtFormerHome, Message::EagerDiffs { writer, .. }) => *writer != from,
+            _ => self.counts_as_settled(from, &message),
+        };
+        if is_lost {
+            return Vec::new();
+        }
+        let changed = match (self.mutant, message) {
+            (Mutant::UpdatesAstray, Message::UpdateCopies { .. }) => return vec![(bytes, true)],
+            (Mutant::DiffsTwice, Message::EagerDiffs { .. }) => {
+                return vec![(bytes.clone(), false), (bytes, false)];
+            }
+            (Mutant::DropRuns, Message::EagerDiffs { writer, mut diffs }) => {
+                diffs.last_mut().expect("a flush has a diff").runs = &[];
+                Message::EagerDiffs { writer, diffs }.encode()
+            }
+            (Mutant::PassDiffsOnAsOwn, Message::EagerDiffs { diffs, .. }) => {
+                Message::EagerDiffs { writer: from, diffs }.encode()
+            }
+            (Mutant::LeaveWhileReading, Message::CopiesSettled { page, transaction, .. }) => {
+                Message::CopiesSettled { page, transaction, left: [page].into_iter().collect() }.encode()
+            }
+            (Mutant::ForgetReaderWhenMoving, Message::HomeTransfer { page, moves, mut copyset, turns }) => {
+                copyset.pop();
+                Message::HomeTransfer { page, moves, copyset, turns }.encode()
+            }
+            _ => return vec![(bytes, false)],
+        };
+        vec![(changed, false)]
+    }
+}

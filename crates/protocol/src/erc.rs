@@ -1,0 +1,679 @@
+//! Eager release consistency: several writers of a page, and a release that ends when everybody knows.
+//!
+//! Read first: Carter, Bennett, Zwaenepoel, *Techniques for Reducing Consistency-Related Communication in Distributed Shared-Memory Systems*,
+//! ACM TOCS 13(3), 1995 (Munin: twins, diffs, copysets, updates that time out); Harada, Tezuka, Hori, Sumimoto, Takahashi, Ishikawa, *SCASH: Software
+//! DSM using High Performance Network on Commodity Hardware and Software*, Workshop on Scalable Shared-memory Multiprocessors 1999 (homes and
+//! bases, invalidation or update as the program likes). For the consistency model: Gharachorloo and others, *Memory Consistency and Event
+//! Ordering in Scalable Shared-Memory Multiprocessors*, ISCA 1990.
+//!
+//! The first store to a page makes a **twin**; at a **release** the page is compared with it and the **diff** goes to the page's
+//! **home**, whose copy is always up to date. The home knows who has copies, the **copyset**. It **invalidates** them or forwards
+//! the diff to them as an **update**, waits until all have answered, and tells the writer that the diff is *performed*. The release ends
+//! when all diffs are. So an acquire has nothing to learn: locks and barriers carry no notices, and no intervals are counted.
+//!
+//! ```text
+//!   writer ──EagerDiffs──▶ home ──InvalidateCopies or UpdateCopies──▶ copyset ──CopiesSettled──▶ home ──DiffsPerformed──▶ writer
+//!   reader ──CopyRequest──▶ home ──PagesReply──▶ reader
+//! ```
+//!
+//! A page on one node:
+//!
+//! | state | `valid` | access | twin | load faults | store faults |
+//! |---|---|---|---|---|---|
+//! | absent | no | None | no | fetch → clean | fetch, twin → dirty |
+//! | clean copy | yes | Read | no | – | twin → dirty |
+//! | resting copy | yes | None | no | → clean | twin → dirty |
+//! | dirty copy | yes | Write | yes | – | – |
+//! | dirty, invalidated | no | None | yes | fetch, **merge** → dirty | the same |
+//! | home, exclusive | yes | Write | no | – | – |
+//! | home, shared, clean | yes | Read | no | – | (update: twin) → home, written |
+//! | home, written | yes | Write | only for updates | – | – |
+//!
+//! A release takes *dirty* to *clean*; *home, written* becomes *home, exclusive* by invalidation, and *home, shared, clean* by update. A
+//! page that nobody else holds is exclusive and costs nothing: its first reader makes it shared. An invalidation takes copies to *absent* or *dirty,
+//! invalidated*. An update goes into frame and twin: the bytes are none of this node's own unsent writes, as a program without races
+//! does not write one byte on two nodes at once.
+//!
+//! **Why copies and what changes them do not cross.** The home is the single point through which all changes of a page go, and links keep
+//! their order. It takes a reader into the copyset when it sends the page: a diff that it applies before is in the page, one that it
+//! applies after is told to the reader behind the page. What a reader is told while it waits for a page may be later than
+//! that page only when the page comes from a former home, over another link: such a page is not used but asked for again (`overtaken`).
+//! A page with a diff of this node's own on its way is asked for when the diff is performed, since the home might answer before it
+//! comes (`flushing`).
+//!
+//! A home that has a twin sends that: what the open interval has stored would stay in the copy if the interval itself took it back, since it would be in
+//! no diff.
+//!
+//! **Competitive update.** After some updates a copy *rests*: it takes its next update only if somebody has touched it. If nobody has,
+//! the node leaves the copyset with its answer. So a copy that nobody reads any more costs a bounded number of messages. Each time that a
+//! resting copy is touched it may take twice as many.
+//!
+//! **Atomic words** are operated on at the home. Copies have been invalidated or updated before the operation's result is told, so
+//! plain loads that are ordered after it see the word. The asking node's own copy is updated in either mode.
+//!
+//! **Homes move**, see `moving.rs`; the home's side is in `directory.rs`.
+//!
+//! Deviations from the papers:
+//! - Munin's annotations of single variables are one mode for all pages of a region, and its delayed update queue is the set of
+//!   dirty pages.
+//! - Copysets are kept at homes, as in SCASH, and never asked for at releases, so a release takes two message delays or four, however many pages it
+//!   has: diffs for one home go together, and so does what a home tells one reader.
+
+mod ahead;
+mod directory;
+mod moving;
+
+use std::collections::{BTreeMap, VecDeque};
+
+use hiroba_base::{Access, NodeId, PageId, PageRange, PageSet, VersionVector};
+use hiroba_wire::{Limits, Message, PageCopy, PageDiff, PagesWanted, Ticket};
+use rustc_hash::FxHashMap;
+
+use self::ahead::Ahead;
+use self::directory::{Client, Directory, Transaction};
+use crate::coherence::{AfterRelease, Coherence, Site, WordOperation};
+use crate::engine::wanted_beyond;
+use crate::first_touch::FirstTouches;
+use crate::home::{HomePolicy, Located, MoveThreshold};
+use crate::{
+    Consistency, Done, Effect, Fact, NewContent, Outcome, ProtocolError, Waiter, WriteTracking, diff,
+    unexpected,
+};
+
+/// Diffs for one node are sent when they reach this many bytes, so that no message grows with the number of dirty pages.
+const FLUSH_BATCH_BYTES: usize = 48 << 10;
+
+/// Pages that one hint asks for, at most.
+const HINTED_PAGES_MAX: usize = 256;
+
+/// Updates that a copy takes before it rests for the first time, and at most.
+const UPDATES_BEFORE_REST: u16 = 4;
+const UPDATES_BEFORE_REST_MAX: u16 = 256;
+
+/// What becomes of copies when their page has changed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mode {
+    /// They are given up.
+    Invalidate,
+    /// They take the changes.
+    Update,
+}
+
+/// Eager release consistency on one node.
+#[derive(Debug)]
+pub struct Erc {
+    mode: Mode,
+    policy: HomePolicy,
+    threshold: MoveThreshold,
+    pages: FxHashMap<PageId, Page>,
+    /// Pages written in the open interval: copies with a twin, and shared home pages.
+    written: PageSet,
+    /// What the interval that is being closed has changed; no runs for a home page that is to be invalidated.
+    changed: Vec<(PageId, Vec<u8>)>,
+    /// Pages whose diffs are on their way.
+    flushing: PageSet,
+    /// How many diffs have yet to be performed before the open release ends.
+    unperformed: u32,
+    /// Atomic operations under way at homes, by waiting thread: which word (page and offset).
+    operating_there: FxHashMap<Ticket, (PageId, u32)>,
+    /// Atomic operations that the host is carrying out, in order: whose, and on which word's offset.
+    operating_here: VecDeque<(Client, u32)>,
+    /// What this node's homes wait for. At most one a release, and one or two an atomic operation, of any node.
+    transactions: FxHashMap<u64, Transaction>,
+    next_transaction: u64,
+    /// Pages homed here that others have modified since the last barrier, where homes move by that.
+    modified: PageSet,
+    ahead: Ahead,
+    first_touches: FirstTouches,
+}
+
+#[derive(Debug)]
+struct Page {
+    access: Access,
+    /// What this node has is up to date.
+    valid: bool,
+    /// The host keeps a twin.
+    twin: bool,
+    fetch: Option<Fetch>,
+    /// Updates that have come since somebody is known to have touched the copy, and how many may.
+    untouched_updates: u16,
+    updates_before_rest: u16,
+    /// Where the home was last known to be. On the page's base: where it is, as soon as the new home has said so.
+    known_home: NodeId,
+    /// How often the home has moved, as far as that is known here.
+    moves: u32,
+    /// On the page's home.
+    directory: Option<Box<Directory>>,
+    /// On the page's base: what was said to a home that had given the page to one that has yet to say so. At most what every thread of
+    /// other nodes may ask at once.
+    kept: Vec<Vec<u8>>,
+}
+
+impl Page {
+    fn new(me: NodeId, base: NodeId) -> Page {
+        Page {
+            access: Access::None,
+            valid: me == base,
+            twin: false,
+            fetch: None,
+            untouched_updates: 0,
+            updates_before_rest: UPDATES_BEFORE_REST,
+            known_home: base,
+            moves: 0,
+            directory: (me == base).then(Box::default),
+            kept: Vec::new(),
+        }
+    }
+}
+
+/// A copy that somebody waits for.
+#[derive(Debug, Default)]
+struct Fetch {
+    waiters: Vec<Waiter>,
+    wants_write: bool,
+    /// A thread waits for it.
+    demanded: bool,
+    /// A request is under way.
+    asked: bool,
+    /// What comes may be older than what this node has been told, or has told.
+    overtaken: bool,
+}
+
+impl Erc {
+    /// Nothing is allocated yet, and homes do not move.
+    pub fn new(mode: Mode) -> Erc {
+        Erc {
+            mode,
+            policy: HomePolicy::Fixed,
+            threshold: MoveThreshold::default(),
+            pages: FxHashMap::default(),
+            written: PageSet::new(),
+            changed: Vec::new(),
+            flushing: PageSet::new(),
+            unperformed: 0,
+            operating_there: FxHashMap::default(),
+            operating_here: VecDeque::new(),
+            transactions: FxHashMap::default(),
+            next_transaction: 0,
+            modified: PageSet::new(),
+            ahead: Ahead::default(),
+            first_touches: FirstTouches::default(),
+        }
+    }
+
+    /// Lets homes move.
+    pub fn moving_homes(self, policy: HomePolicy) -> Erc {
+        Erc { policy, ..self }
+    }
+
+    /// Has them move when that much shows that another node were the better home.
+    pub fn moving_after(self, threshold: MoveThreshold) -> Erc {
+        Erc { threshold, ..self }
+    }
+
+    /// The engine of node `me`, with nothing allocated. Stores must fault: twins are made at the first one.
+    pub fn engine(self, me: NodeId, limits: Limits, tracking: WriteTracking) -> Consistency {
+        assert_eq!(tracking, WriteTracking::Fault, "the first store to a page must fault");
+        Consistency::new(me, limits, tracking, Box::new(self))
+    }
+
+    fn page(&mut self, site: &Site, page_id: PageId) -> &mut Page {
+        let (me, base) = (site.me, site.locate(page_id).home);
+        self.pages.entry(page_id).or_insert_with(|| Page::new(me, base))
+    }
+
+    /// The page's home has said something: it is where others should look for it. The base alone goes by what new homes say of themselves.
+    fn note_home(&mut self, site: &Site, page_id: PageId, home: NodeId) -> &mut Page {
+        let is_base = site.is_home(page_id);
+        let page = self.page(site, page_id);
+        if !is_base {
+            page.known_home = home;
+        }
+        page
+    }
+
+    /// A page that a message names by its first granule.
+    fn named(&self, site: &Site, page_id: PageId) -> Result<Located, ProtocolError> {
+        let located = site.homes.locate(page_id).filter(|located| located.page == page_id);
+        located.ok_or_else(|| unexpected("pages by their first granule", format!("{page_id}")))
+    }
+
+    fn protect(&mut self, site: &mut Site, page_id: PageId, access: Access) {
+        self.page(site, page_id).access = access;
+        let pages = site.locate(page_id).span();
+        site.out.push(Effect::Protect { pages, access });
+    }
+
+    fn make_twin(&mut self, site: &mut Site, page_id: PageId) {
+        let page_bytes = site.page_bytes(page_id);
+        let page = self.page(site, page_id);
+        if !std::mem::replace(&mut page.twin, true) {
+            site.out.push(Effect::Twin { page: page_id, page_bytes });
+        }
+    }
+}
+
+/// Faults.
+impl Erc {
+    fn handle_fault(&mut self, site: &mut Site, located: Located, wanted: Access, waiter: Option<Waiter>) {
+        let page_id = located.page;
+        if site.is_home(page_id) && !self.pages.contains_key(&page_id) {
+            self.give_untouched(site, located);
+            return waiter.into_iter().for_each(|waiter| site.out.wake(waiter, Outcome::Done));
+        }
+        let page = self.page(site, page_id);
+        let wanted = wanted_beyond(page.access, wanted);
+        if page.access >= wanted {
+            // Two threads faulted on one page, or the host had to lower access for its own reasons.
+            let access = page.access;
+            self.protect(site, page_id, access);
+        } else if page.directory.is_some() {
+            self.give_home_page(site, page_id, wanted);
+        } else if page.valid {
+            if page.access == Access::None {
+                let more = page.updates_before_rest * 2;
+                page.updates_before_rest = more.min(UPDATES_BEFORE_REST_MAX);
+            }
+            self.give_copy(site, page_id, wanted);
+        } else {
+            let fetch = page.fetch.get_or_insert_default();
+            fetch.waiters.extend(waiter);
+            fetch.wants_write |= wanted == Access::Write;
+            fetch.demanded = true;
+            let is_new = !fetch.asked;
+            self.request_copy(site, page_id);
+            if is_new {
+                self.fetch_ahead(site, located);
+            }
+            return;
+        }
+        waiter.into_iter().for_each(|waiter| site.out.wake(waiter, Outcome::Done));
+    }
+
+    /// The program has touched a page homed here that nobody has heard of: it may use the page, and pages that follow.
+    fn give_untouched(&mut self, site: &mut Site, touched: Located) {
+        let given = self.first_touches.give(site, touched, |page| self.pages.contains_key(&page));
+        for page_id in given.iter() {
+            self.page(site, page_id).access = Access::Write;
+        }
+        site.protect_all(&given, Access::Write);
+    }
+
+    /// Lets the program at a copy that is here.
+    fn give_copy(&mut self, site: &mut Site, page_id: PageId, wanted: Access) {
+        if wanted == Access::Write {
+            self.make_twin(site, page_id);
+        }
+        let page = self.page(site, page_id);
+        page.untouched_updates = 0;
+        let access = if page.twin { Access::Write } else { Access::Read };
+        if access == Access::Write {
+            self.written.insert(page_id);
+        }
+        self.protect(site, page_id, access);
+    }
+
+    /// Lets the program at a page that is homed here.
+    fn give_home_page(&mut self, site: &mut Site, page_id: PageId, wanted: Access) {
+        let page = self.page(site, page_id);
+        let is_exclusive = page.directory.as_ref().is_some_and(|directory| directory.is_exclusive());
+        if is_exclusive {
+            return self.protect(site, page_id, Access::Write);
+        }
+        if wanted == Access::Write {
+            self.written.insert(page_id);
+            if self.mode == Mode::Update {
+                self.make_twin(site, page_id);
+            }
+        }
+        self.protect(site, page_id, wanted);
+    }
+
+    /// Asks for a copy for which a fetch has been noted, unless that is so already or must wait until this node's diff is performed.
+    fn request_copy(&mut self, site: &mut Site, page_id: PageId) {
+        if self.flushing.contains(page_id) {
+            return;
+        }
+        let me = site.me;
+        let page = self.page(site, page_id);
+        let home = page.known_home;
+        if let Some(fetch) = &mut page.fetch
+            && !std::mem::replace(&mut fetch.asked, true)
+        {
+            site.out.send(home, &Message::CopyRequest { page: page_id, requester: me });
+        }
+    }
+
+    fn handle_pages_reply(
+        &mut self,
+        site: &mut Site,
+        from: NodeId,
+        copies: &[PageCopy],
+        content: &[u8],
+    ) -> Result<(), ProtocolError> {
+        let mut at = 0;
+        for PageCopy { page: page_id, is_zero, .. } in copies {
+            let pages = self.named(site, *page_id)?.span();
+            let end = if *is_zero { at } else { at + site.page_bytes(*page_id) as usize };
+            let page = self.note_home(site, *page_id, from);
+            let (Some(mut fetch), true) = (page.fetch.take(), end <= content.len()) else {
+                return Err(unexpected("whole pages that were asked for", format!("{page_id}")));
+            };
+            let received = if *is_zero { NewContent::Zero } else { NewContent::Received(at..end) };
+            at = end;
+            if std::mem::take(&mut fetch.overtaken) {
+                fetch.asked = false;
+                page.fetch = Some(fetch);
+                self.request_copy(site, *page_id);
+                continue;
+            }
+            page.valid = true;
+            let merge = page.twin;
+            let fetched = u32::from(fetch.demanded);
+            let prefetched = 1 - fetched;
+            site.out.push(Effect::Install { pages, content: received, merge, fetched, prefetched });
+            self.give_copy(site, *page_id, if fetch.wants_write { Access::Write } else { Access::Read });
+            fetch.waiters.into_iter().for_each(|waiter| site.out.wake(waiter, Outcome::Done));
+        }
+        Ok(())
+    }
+}
+
+/// Releases: diffs to the homes (Munin's flush of the delayed update queue).
+impl Erc {
+    fn close_interval(&mut self, site: &mut Site) {
+        let written = std::mem::take(&mut self.written);
+        let (mut lowered, mut compared) = (PageSet::new(), Vec::new());
+        for page_id in written.iter() {
+            let page = self.page(site, page_id);
+            let has_readers = page.directory.as_ref().is_none_or(|directory| !directory.is_exclusive());
+            if page.access == Access::Write && page.twin && has_readers {
+                page.access = Access::Read;
+                lowered.insert(page_id);
+            }
+            if std::mem::take(&mut page.twin) {
+                compared.push(page_id);
+            } else if has_readers {
+                // Its copies are about to be invalidated, so it is exclusive from now on and stays writable.
+                self.changed.push((page_id, Vec::new()));
+            }
+        }
+        // Stores must fault again before the page is compared, or a sibling's store could miss both diffs.
+        site.protect_all(&lowered, Access::Read);
+        site.await_answers(compared.len());
+        site.out.extend(compared.into_iter().map(|page| Effect::Diff { page, keep_twin: false }));
+    }
+
+    fn flush_changes(&mut self, site: &mut Site) {
+        let mut own = Vec::new();
+        let mut homes: BTreeMap<NodeId, Vec<(PageId, Vec<u8>)>> = BTreeMap::new();
+        for (page_id, runs) in std::mem::take(&mut self.changed) {
+            let page = self.page(site, page_id);
+            if page.directory.is_some() {
+                own.push((page_id, runs));
+                continue;
+            }
+            if let Some(fetch) = &mut page.fetch {
+                // The reply on its way may have left the home before this diff reaches it.
+                fetch.overtaken |= fetch.asked;
+            }
+            homes.entry(page.known_home).or_default().push((page_id, runs));
+            self.flushing.insert(page_id);
+            self.unperformed += 1;
+        }
+        if self.unperformed > 0 {
+            site.await_answers(1);
+        }
+        for (home, diffs) in homes {
+            for batch in batches(&diffs) {
+                site.out.send(home, &Message::EagerDiffs { writer: site.me, diffs: batch });
+            }
+        }
+        self.perform_own(site, &own);
+    }
+
+    fn handle_performed(&mut self, site: &mut Site, count: u32) -> Result<(), ProtocolError> {
+        let unperformed = self.unperformed.checked_sub(count).filter(|_| count > 0);
+        self.unperformed = unperformed
+            .ok_or_else(|| unexpected("answers to this node's diffs", format!("one to {count} diffs")))?;
+        if self.unperformed == 0 {
+            site.answered();
+            for page_id in std::mem::take(&mut self.flushing).iter() {
+                self.request_copy(site, page_id);
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Diffs in as many messages as their bytes ask for.
+fn batches(diffs: &[(PageId, Vec<u8>)]) -> Vec<Vec<PageDiff<'_>>> {
+    let mut batches = vec![Vec::new()];
+    let mut bytes = 0;
+    for (page, runs) in diffs {
+        if bytes >= FLUSH_BATCH_BYTES {
+            batches.push(Vec::new());
+            bytes = 0;
+        }
+        bytes += runs.len();
+        batches.last_mut().expect("there is one").push(PageDiff { page: *page, runs });
+    }
+    batches
+}
+
+/// What homes tell those who have copies.
+impl Erc {
+    fn handle_invalidation(
+        &mut self,
+        site: &mut Site,
+        from: NodeId,
+        transaction: u64,
+        pages: &PageSet,
+    ) -> Result<(), ProtocolError> {
+        let mut voided = PageSet::new();
+        for page_id in pages.iter() {
+            self.named(site, page_id)?;
+            let page = self.note_home(site, page_id, from);
+            if page.directory.is_some() {
+                return Err(unexpected("an invalidation of copies", format!("one of {page_id}, homed here")));
+            }
+            page.valid = false;
+            if let Some(fetch) = &mut page.fetch {
+                fetch.overtaken |= fetch.asked;
+            }
+            if std::mem::replace(&mut page.access, Access::None) > Access::None {
+                voided.insert(page_id);
+            }
+        }
+        self.settle_copies(site, from, transaction, pages.iter().next(), PageSet::new(), &voided);
+        Ok(())
+    }
+
+    fn handle_update(
+        &mut self,
+        site: &mut Site,
+        from: NodeId,
+        transaction: u64,
+        diffs: &[PageDiff<'_>],
+    ) -> Result<(), ProtocolError> {
+        let competes = self.mode == Mode::Update;
+        let (mut left, mut resting) = (PageSet::new(), PageSet::new());
+        for PageDiff { page: page_id, runs } in diffs {
+            self.named(site, *page_id)?;
+            diff::check(runs, site.page_bytes(*page_id) as usize)?;
+            let page = self.note_home(site, *page_id, from);
+            if page.directory.is_some() {
+                return Err(unexpected("an update of copies", format!("one of {page_id}, homed here")));
+            }
+            if let Some(fetch) = &mut page.fetch {
+                fetch.overtaken |= fetch.asked;
+                continue;
+            }
+            if competes && page.access == Access::None && !page.twin {
+                page.valid = false;
+            }
+            if !page.valid {
+                left.insert(*page_id);
+                continue;
+            }
+            page.untouched_updates = page.untouched_updates.saturating_add(1);
+            let may_rest = competes && !page.twin && page.access > Access::None;
+            if may_rest && page.untouched_updates >= page.updates_before_rest {
+                page.access = Access::None;
+                resting.insert(*page_id);
+            }
+            site.out.push(Effect::Apply { page: *page_id, runs: runs.to_vec() });
+        }
+        self.settle_copies(site, from, transaction, diffs.first().map(|diff| diff.page), left, &resting);
+        Ok(())
+    }
+
+    fn settle_copies(
+        &mut self,
+        site: &mut Site,
+        home: NodeId,
+        transaction: u64,
+        first: Option<PageId>,
+        left: PageSet,
+        voided: &PageSet,
+    ) {
+        site.invalidate(voided, |page| self.access(page));
+        let page = first.expect("a message without a page has no protocol");
+        site.out.send(home, &Message::CopiesSettled { page, transaction, left });
+    }
+}
+
+/// Atomic words: the asking side.
+impl Erc {
+    fn begin_operation(&mut self, site: &mut Site, asked: WordOperation) {
+        let is_homed_here = self.page(site, asked.page).directory.is_some();
+        let may_be_ahead = self.written.contains(asked.page) || self.flushing.contains(asked.page);
+        if !is_homed_here && may_be_ahead {
+            // The operation must find this node's own plain stores at the home: their diff goes first.
+            site.release_for(AfterRelease::Operate(asked));
+        } else {
+            self.carry_operation(site, asked);
+        }
+    }
+
+    fn carry_operation(&mut self, site: &mut Site, asked: WordOperation) {
+        let WordOperation { page: page_id, offset, operation, waiter } = asked;
+        let page = self.page(site, page_id);
+        if page.directory.is_some() {
+            return self.operate_at_home(site, Client::Here(waiter), page_id, offset, operation);
+        }
+        let (home, ticket, needed) = (page.known_home, waiter.0, VersionVector::new());
+        self.operating_there.insert(ticket, (page_id, offset));
+        site.out.send(home, &Message::AtomicRequest { ticket, page: page_id, offset, operation, needed });
+    }
+}
+
+impl Coherence for Erc {
+    fn move_homes(&mut self, policy: HomePolicy) {
+        self.policy = policy;
+    }
+
+    fn access(&self, page: PageId) -> Access {
+        self.pages.get(&page).map_or(Access::None, |page| page.access)
+    }
+
+    fn fault(&mut self, site: &mut Site, page: Located, wanted: Access, waiter: Option<Waiter>) {
+        self.handle_fault(site, page, wanted, waiter);
+    }
+
+    fn operate(&mut self, site: &mut Site, operation: WordOperation) {
+        self.begin_operation(site, operation);
+    }
+
+    fn operate_after_release(&mut self, site: &mut Site, operation: WordOperation) {
+        self.carry_operation(site, operation);
+    }
+
+    fn prefetch(&mut self, site: &mut Site, pages: PageRange) {
+        let located: Vec<PageId> =
+            site.homes.pages_in(pages).take(HINTED_PAGES_MAX).map(|located| located.page).collect();
+        let mut homes: BTreeMap<NodeId, PageSet> = BTreeMap::new();
+        for page_id in located {
+            let is_flushing = self.flushing.contains(page_id);
+            let page = self.page(site, page_id);
+            if !page.valid && page.fetch.is_none() && !is_flushing {
+                page.fetch = Some(Fetch { asked: true, ..Fetch::default() });
+                homes.entry(page.known_home).or_default().insert(page_id);
+            }
+        }
+        for (home, pages) in homes {
+            let wanted = vec![PagesWanted { needed: VersionVector::new(), pages }];
+            site.out.send(home, &Message::PagesRequest { wanted, descending: false });
+        }
+    }
+
+    fn handle_message(
+        &mut self,
+        site: &mut Site,
+        from: NodeId,
+        message: &Message<'_>,
+    ) -> Result<(), ProtocolError> {
+        match message {
+            Message::CopyRequest { page, requester } => {
+                self.handle_copy_request(site, from, *page, *requester)
+            }
+            Message::PagesRequest { wanted, .. } => self.handle_pages_request(site, from, wanted),
+            Message::PagesReply { copies, content } => self.handle_pages_reply(site, from, copies, content),
+            Message::EagerDiffs { writer, diffs } => self.handle_diffs(site, from, *writer, diffs),
+            Message::DiffsPerformed { count, .. } => self.handle_performed(site, *count),
+            Message::InvalidateCopies { transaction, pages } => {
+                self.handle_invalidation(site, from, *transaction, pages)
+            }
+            Message::UpdateCopies { transaction, diffs } => {
+                self.handle_update(site, from, *transaction, diffs)
+            }
+            Message::CopiesSettled { transaction, left, .. } => {
+                self.handle_settled(site, from, *transaction, left)
+            }
+            Message::AtomicRequest { ticket, page, offset, operation, .. } => {
+                let client = Client::There(from, *ticket);
+                self.handle_atomic_request(site, from, client, *page, *offset, *operation)
+            }
+            Message::AtomicForward { requester, ticket, page, offset, operation } => {
+                let client = Client::There(*requester, *ticket);
+                self.handle_atomic_request(site, from, client, *page, *offset, *operation)
+            }
+            Message::AtomicReply { ticket, page, outcome, turn } => {
+                let Some((asked, offset)) = self.operating_there.remove(ticket) else {
+                    let got = format!("one for thread {ticket}, {page}");
+                    return Err(unexpected("an atomic's result only after a request", got));
+                };
+                let (waiter, turn, outcome) = (Waiter(*ticket), *turn, *outcome);
+                site.tell(|| Some(Fact::Atomic { waiter, page: asked, offset, turn, outcome }));
+                site.out.wake(waiter, Outcome::Atomic(outcome));
+                Ok(())
+            }
+            Message::HomeTransfer { page, moves, copyset, turns } => {
+                self.handle_transfer(site, from, *page, *moves, copyset, turns)
+            }
+            Message::HomeMoved { page, moves } => self.handle_moved(site, from, *page, *moves),
+            _ => Err(unexpected("a message of eager release consistency", "another".to_owned())),
+        }
+    }
+
+    fn handle_done(&mut self, site: &mut Site, done: Done) {
+        match done {
+            Done::Diff { page, runs } if !runs.is_empty() => self.changed.push((page, runs)),
+            Done::Diff { .. } | Done::Merged { .. } => {}
+            Done::Atomic { page, outcome } => self.finish_operation(site, page, outcome),
+            other => unreachable!("nobody asked for {other:?}"),
+        }
+    }
+
+    fn close(&mut self, site: &mut Site) {
+        self.close_interval(site);
+    }
+
+    fn flush(&mut self, site: &mut Site) {
+        self.flush_changes(site);
+    }
+
+    fn handle_meeting(&mut self, site: &mut Site, _: &hiroba_base::VectorTimestamp) {
+        self.move_modified(site);
+    }
+}

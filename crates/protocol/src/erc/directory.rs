@@ -1,0 +1,378 @@
+//! The home's side: who has copies, and telling them of changes.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use hiroba_base::{Access, NodeId, PageId, PageSet, VersionVector};
+use hiroba_wire::{AtomicOperation, AtomicOutcome, Message, PageDiff, PagesWanted, Ticket};
+
+use super::{Erc, Mode, batches};
+use crate::coherence::Site;
+use crate::home::{HomePolicy, HomeUse};
+use crate::{Effect, Fact, Outcome, PageToSend, ProtocolError, Waiter, diff, unexpected};
+
+/// A reply with several pages is no longer than this: the first of them can be used while the next ones travel, and with its head it
+/// fits the longest datagram.
+const REPLY_BYTES_MAX: u64 = 60 << 10;
+
+/// What a page's home knows.
+#[derive(Debug, Default)]
+pub(super) struct Directory {
+    /// Who has copies.
+    pub(super) copyset: BTreeSet<NodeId>,
+    /// Transactions that the page is in.
+    pub(super) unsettled: BTreeSet<u64>,
+    /// When somebody keeps a record: how many operations there were on each atomic word, by offset.
+    pub(super) turns: BTreeMap<u32, u64>,
+    /// Where homes move: by whom it is used.
+    pub(super) used: HomeUse,
+}
+
+impl Directory {
+    /// Nobody else holds the page, or will until he asks for it.
+    pub(super) fn is_exclusive(&self) -> bool {
+        self.copyset.is_empty() && self.unsettled.is_empty()
+    }
+}
+
+/// A change that those who have copies are being told of.
+#[derive(Debug)]
+pub(super) struct Transaction {
+    /// Answers that have yet to come, and transactions that must be settled first.
+    missing: usize,
+    pages: Vec<PageId>,
+    /// Transactions that wait for this one: a copy that is being invalidated is not told of later changes, but may still be read.
+    followers: Vec<u64>,
+    then: Then,
+}
+
+/// What takes place when all have answered.
+#[derive(Clone, Copy, Debug)]
+enum Then {
+    /// Nothing: the answers only tell that the change is nowhere under way.
+    Nothing,
+    /// This node's own release goes on.
+    Release,
+    /// A writer is told that its diffs are performed.
+    Perform { writer: NodeId, page: PageId, count: u32 },
+    /// The result of an atomic operation is told.
+    Tell { client: Client, page: PageId, offset: u32, outcome: AtomicOutcome, turn: u64 },
+}
+
+/// Who waits for an atomic operation.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Client {
+    Here(Waiter),
+    There(NodeId, Ticket),
+}
+
+/// Sending copies.
+impl Erc {
+    /// Of a page that is homed here, as one in a transaction always is.
+    fn directory(&mut self, site: &Site, page_id: PageId) -> &mut Directory {
+        self.page(site, page_id).directory.as_mut().expect("the page is homed here")
+    }
+
+    pub(super) fn handle_copy_request(
+        &mut self,
+        site: &mut Site,
+        from: NodeId,
+        page_id: PageId,
+        requester: NodeId,
+    ) -> Result<(), ProtocolError> {
+        self.named(site, page_id)?;
+        if self.page(site, page_id).directory.is_none() {
+            self.pass_on(site, from, page_id, &Message::CopyRequest { page: page_id, requester });
+            return Ok(());
+        }
+        self.send_copies(site, requester, &[page_id])?;
+        self.note_page_fault(site, requester, page_id);
+        Ok(())
+    }
+
+    pub(super) fn handle_pages_request(
+        &mut self,
+        site: &mut Site,
+        from: NodeId,
+        wanted: &[PagesWanted],
+    ) -> Result<(), ProtocolError> {
+        let mut here = Vec::new();
+        for page_id in wanted.iter().flat_map(|group| group.pages.iter()) {
+            self.named(site, page_id)?;
+            if self.page(site, page_id).directory.is_some() {
+                here.push(page_id);
+            } else {
+                let request = Message::CopyRequest { page: page_id, requester: from };
+                self.pass_on(site, from, page_id, &request);
+            }
+        }
+        self.send_copies(site, from, &here)
+    }
+
+    fn send_copies(&mut self, site: &mut Site, to: NodeId, pages: &[PageId]) -> Result<(), ProtocolError> {
+        let mut shared = PageSet::new();
+        let mut replies: Vec<Vec<PageToSend>> = vec![Vec::new()];
+        let mut bytes = 0;
+        for page_id in pages {
+            if to == site.me {
+                return Err(unexpected("requests of nodes without the page", format!("one for {page_id}")));
+            }
+            let is_written = self.written.contains(*page_id);
+            let page = self.page(site, *page_id);
+            let directory = page.directory.as_mut().expect("the page is homed here");
+            directory.copyset.insert(to);
+            if page.access == Access::Write && !is_written {
+                // It was exclusive. What is stored from now on is stored in view of the copy.
+                page.access = Access::Read;
+                shared.insert(*page_id);
+            }
+            let version = VersionVector::new();
+            if page.twin {
+                // What the open interval has written so far is not the copy's yet: what it takes back until its end is in no diff.
+                site.out.push(Effect::SendTwin { to, page: *page_id, version });
+                continue;
+            }
+            let page_bytes = site.page_bytes(*page_id);
+            if bytes > 0 && bytes + u64::from(page_bytes) > REPLY_BYTES_MAX {
+                replies.push(Vec::new());
+                bytes = 0;
+            }
+            bytes += u64::from(page_bytes);
+            let copy = PageToSend { page: *page_id, page_bytes, version };
+            replies.last_mut().expect("there is one").push(copy);
+        }
+        site.protect_all(&shared, Access::Read);
+        let replies = replies.into_iter().filter(|pages| !pages.is_empty());
+        site.out.extend(replies.map(|pages| Effect::SendPages { to, pages }));
+        Ok(())
+    }
+}
+
+/// Performing changes.
+impl Erc {
+    /// Diffs have come from their writer, or from a node that is not the pages' home any more.
+    pub(super) fn handle_diffs(
+        &mut self,
+        site: &mut Site,
+        from: NodeId,
+        writer: NodeId,
+        diffs: &[PageDiff<'_>],
+    ) -> Result<(), ProtocolError> {
+        let mut changed = Vec::new();
+        for PageDiff { page: page_id, runs } in diffs {
+            self.named(site, *page_id)?;
+            diff::check(runs, site.page_bytes(*page_id) as usize)?;
+            let page = self.page(site, *page_id);
+            if page.directory.is_none() {
+                let diffs = vec![PageDiff { page: *page_id, runs }];
+                self.pass_on(site, from, *page_id, &Message::EagerDiffs { writer, diffs });
+                continue;
+            }
+            // A node that became the home while its diff was on its way has had the changes all the time, and later ones perhaps.
+            if writer != site.me {
+                site.out.push(Effect::Apply { page: *page_id, runs: runs.to_vec() });
+            }
+            self.note_modification(site, writer, *page_id, runs.len());
+            changed.push((*page_id, runs.to_vec()));
+        }
+        let Some((page, _)) = changed.first() else { return Ok(()) };
+        let then = Then::Perform { writer, page: *page, count: changed.len() as u32 };
+        self.tell_copysets(site, &changed, Some(writer), self.mode, then);
+        Ok(())
+    }
+
+    /// This node's release has changed pages that are homed here.
+    pub(super) fn perform_own(&mut self, site: &mut Site, changed: &[(PageId, Vec<u8>)]) {
+        if changed.is_empty() {
+            return;
+        }
+        for (page_id, runs) in changed {
+            let bytes = if runs.is_empty() { site.page_bytes(*page_id) as usize } else { runs.len() };
+            self.note_modification(site, site.me, *page_id, bytes);
+        }
+        site.await_answers(1);
+        self.tell_copysets(site, changed, None, self.mode, Then::Release);
+    }
+
+    /// Tells all who have copies of the pages, but the writer, what has changed; when they have answered, the rest follows.
+    fn tell_copysets(
+        &mut self,
+        site: &mut Site,
+        changed: &[(PageId, Vec<u8>)],
+        writer: Option<NodeId>,
+        mode: Mode,
+        then: Then,
+    ) {
+        let mut told: BTreeMap<NodeId, Vec<usize>> = BTreeMap::new();
+        for (index, (page_id, _)) in changed.iter().enumerate() {
+            let directory = self.directory(site, *page_id);
+            let readers = directory.copyset.iter().copied().filter(|reader| Some(*reader) != writer);
+            readers.for_each(|reader| told.entry(reader).or_default().push(index));
+            if mode == Mode::Invalidate {
+                directory.copyset.retain(|reader| Some(*reader) == writer);
+            }
+        }
+        let id = self.next_transaction;
+        let mut missing = 0;
+        for (reader, indices) in told {
+            let changes: Vec<(PageId, Vec<u8>)> =
+                indices.into_iter().map(|index| changed[index].clone()).collect();
+            if mode == Mode::Invalidate {
+                let pages = changes.iter().map(|(page, _)| *page).collect();
+                site.out.send(reader, &Message::InvalidateCopies { transaction: id, pages });
+                missing += 1;
+                continue;
+            }
+            for diffs in batches(&changes) {
+                site.out.send(reader, &Message::UpdateCopies { transaction: id, diffs });
+                missing += 1;
+            }
+        }
+        if mode == Mode::Invalidate {
+            missing += self.follow(site, id, changed);
+        }
+        if missing == 0 {
+            return self.complete(site, then);
+        }
+        self.next_transaction += 1;
+        let pages: Vec<PageId> = changed.iter().map(|(page, _)| *page).collect();
+        for page_id in &pages {
+            self.directory(site, *page_id).unsettled.insert(id);
+        }
+        self.transactions.insert(id, Transaction { missing, pages, followers: Vec::new(), then });
+    }
+
+    /// Has a transaction wait for those that its pages are in. How many there are.
+    fn follow(&mut self, site: &Site, id: u64, changed: &[(PageId, Vec<u8>)]) -> usize {
+        let mut earlier = BTreeSet::new();
+        changed.iter().for_each(|(page_id, _)| earlier.extend(&self.directory(site, *page_id).unsettled));
+        for other in &earlier {
+            let transaction = self.transactions.get_mut(other);
+            transaction.expect("it is not settled").followers.push(id);
+        }
+        earlier.len()
+    }
+
+    pub(super) fn handle_settled(
+        &mut self,
+        site: &mut Site,
+        from: NodeId,
+        id: u64,
+        left: &PageSet,
+    ) -> Result<(), ProtocolError> {
+        let Some(transaction) = self.transactions.get(&id) else {
+            return Err(unexpected("answers to what this home has told", format!("one to transaction {id}")));
+        };
+        if let Some(page_id) = left.iter().find(|page_id| !transaction.pages.contains(page_id)) {
+            return Err(unexpected("copies of changed pages given up", format!("one of {page_id}")));
+        }
+        for page_id in left.iter() {
+            self.directory(site, page_id).copyset.remove(&from);
+        }
+        let mut answered = vec![id];
+        while let Some(id) = answered.pop() {
+            let transaction = self.transactions.get_mut(&id).expect("it is not settled");
+            transaction.missing -= 1;
+            if transaction.missing > 0 {
+                continue;
+            }
+            let Transaction { pages, followers, then, .. } =
+                self.transactions.remove(&id).expect("it was there");
+            for page_id in pages {
+                self.directory(site, page_id).unsettled.remove(&id);
+            }
+            answered.extend(followers);
+            self.complete(site, then);
+        }
+        Ok(())
+    }
+
+    fn complete(&mut self, site: &mut Site, then: Then) {
+        match then {
+            Then::Nothing => {}
+            Then::Release => site.answered(),
+            Then::Perform { writer, page, count } => {
+                site.out.send(writer, &Message::DiffsPerformed { page, count });
+            }
+            Then::Tell { client: Client::Here(waiter), page, offset, outcome, turn } => {
+                site.tell(|| Some(Fact::Atomic { waiter, page, offset, turn, outcome }));
+                site.out.wake(waiter, Outcome::Atomic(outcome));
+            }
+            Then::Tell { client: Client::There(node, ticket), page, outcome, turn, .. } => {
+                site.out.send(node, &Message::AtomicReply { ticket, page, outcome, turn });
+            }
+        }
+    }
+}
+
+/// Atomic words: the home's side.
+impl Erc {
+    pub(super) fn handle_atomic_request(
+        &mut self,
+        site: &mut Site,
+        from: NodeId,
+        client: Client,
+        page_id: PageId,
+        offset: u32,
+        operation: AtomicOperation,
+    ) -> Result<(), ProtocolError> {
+        self.named(site, page_id)?;
+        if offset >= site.page_bytes(page_id) {
+            return Err(unexpected("words of the page", format!("offset {offset} of {page_id}")));
+        }
+        if self.page(site, page_id).directory.is_some() {
+            self.operate_at_home(site, client, page_id, offset, operation);
+        } else if let Client::There(requester, ticket) = client {
+            let message = Message::AtomicForward { requester, ticket, page: page_id, offset, operation };
+            self.pass_on(site, from, page_id, &message);
+        }
+        Ok(())
+    }
+
+    pub(super) fn operate_at_home(
+        &mut self,
+        site: &mut Site,
+        client: Client,
+        page: PageId,
+        offset: u32,
+        operation: AtomicOperation,
+    ) {
+        self.operating_here.push_back((client, offset));
+        site.out.push(Effect::Atomic { page, offset, operation });
+    }
+
+    pub(super) fn finish_operation(&mut self, site: &mut Site, page: PageId, outcome: AtomicOutcome) {
+        let (client, offset) = self.operating_here.pop_front().expect("every atomic answer has its effect");
+        let is_recorded = site.tells();
+        let directory = self.directory(site, page);
+        let turns = if is_recorded { directory.turns.entry(offset).or_default() } else { &mut 0 };
+        let turn = std::mem::replace(turns, *turns + 1);
+        let then = Then::Tell { client, page, offset, outcome, turn };
+        if !outcome.written || directory.is_exclusive() {
+            return self.complete(site, then);
+        }
+        let asker = match client {
+            Client::Here(_) => None,
+            Client::There(node, _) => Some(node).filter(|node| directory.copyset.contains(node)),
+        };
+        let changed = [(page, diff::word(offset, outcome.current))];
+        if let Some(asker) = asker {
+            // Behind what it has been told before, and before the result. The others are told by the mode's rule.
+            let directory = self.directory(site, page);
+            let others = std::mem::take(&mut directory.copyset);
+            directory.copyset.insert(asker);
+            self.tell_copysets(site, &changed, None, Mode::Update, Then::Nothing);
+            self.directory(site, page).copyset = others;
+        }
+        self.tell_copysets(site, &changed, asker, self.mode, then);
+    }
+}
+
+/// What shows where a page should be homed.
+impl Erc {
+    fn note_modification(&mut self, site: &Site, writer: NodeId, page_id: PageId, bytes: usize) {
+        if self.policy == HomePolicy::Modification {
+            self.directory(site, page_id).used.note(writer, bytes as u64);
+            self.modified.insert(page_id);
+        }
+    }
+}
