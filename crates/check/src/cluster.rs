@@ -21,12 +21,16 @@ use thiserror::Error;
 use crate::execution::{Execution, Run};
 use crate::memory::{MemoryError, Merge, SimulatedMemory, TwinAfter};
 use crate::mutant::{Faithful, Mutation};
+use crate::narration::Narration;
 use crate::network::{DirectNetwork, LossyNetwork, Network, Parcel, ShuffledNetwork};
 use crate::program::{Address, GRANULE_BYTES, Instruction, Program, REGISTERS, Register, Width};
 
+mod choosing;
 mod one_sided;
 mod recording;
 
+pub use self::choosing::Choice;
+use self::choosing::{Links, Within};
 pub use self::one_sided::hlrc;
 use self::one_sided::{Board, Meddling};
 use self::recording::{Recorder, activity_of};
@@ -113,6 +117,8 @@ pub enum NetworkChoice {
     Lossy,
     /// [`DirectNetwork`]; threads take turns instead of being drawn.
     Direct,
+    /// Nothing is drawn, every step is chosen: [`Cluster::choose`].
+    Chosen,
 }
 
 impl Options {
@@ -244,8 +250,10 @@ pub struct Cluster<E> {
     bustle: u32,
     meddling: Meddling,
     exploring: bool,
+    within: Option<Within>,
     turn: u32,
     recorder: Recorder,
+    narration: Option<Narration>,
     locks: FxHashMap<LockId, LockRecord>,
     /// Operations carried out at a word's home and not yet reported to the thread: turn, outcome.
     atomics: FxHashMap<Address, (u64, Vec<(u64, AtomicOutcome)>)>,
@@ -317,18 +325,20 @@ impl<E: Engine> Cluster<E> {
         let threads: Vec<Thread> = threads.collect();
         let network: Box<dyn Network> = match options.network {
             NetworkChoice::Direct => Box::new(DirectNetwork::default()),
+            NetworkChoice::Chosen => Box::new(Links::default()),
             NetworkChoice::Lossy => Box::new(LossyNetwork::new(program.nodes, &mut random)),
             NetworkChoice::Shuffled => Box::new(ShuffledNetwork::new(program.nodes, &mut random)),
         };
         let thread_bias = [2, 8, 14][random.random_range(0..3)];
         let bustle = [0, 4, 12][random.random_range(0..3)];
         let paces = threads.iter().map(|_| [1, 8, 64][random.random_range(0..3)]).collect();
-        let exploring = options.network != NetworkChoice::Direct;
+        let exploring = !matches!(options.network, NetworkChoice::Direct | NetworkChoice::Chosen);
         let meddling = Meddling::new(options.one_sided && exploring, &mut random);
         let mut cluster = Cluster {
             limits,
             nodes,
             recorder: Recorder::new(options.record, program.nodes),
+            narration: None,
             threads,
             network,
             mutation: options.mutation,
@@ -338,6 +348,7 @@ impl<E: Engine> Cluster<E> {
             bustle,
             meddling,
             exploring,
+            within: None,
             turn: 0,
             locks: FxHashMap::default(),
             atomics: FxHashMap::default(),
@@ -354,6 +365,16 @@ impl<E: Engine> Cluster<E> {
     /// A node's engine.
     pub fn engine(&self, node: NodeId) -> &E {
         &self.nodes[node.index()].engine
+    }
+
+    /// Tells from now on what nodes say and do.
+    pub fn narrate(&mut self, narration: Narration) {
+        self.narration = Some(narration);
+    }
+
+    /// The engines, by node.
+    pub fn into_engines(self) -> Vec<E> {
+        self.nodes.into_iter().map(|node| node.engine).collect()
     }
 
     /// A thread's register, now.
@@ -568,40 +589,16 @@ impl<E: Engine> Cluster<E> {
                 continue;
             }
             for effect in self.mutation.on_effect(id, effect) {
+                self.meanwhile(id, &effect);
+                if let Some(narration) = &self.narration {
+                    narration.carries_out(id, &effect);
+                }
                 self.carry_out(id, effect)?;
                 self.bustle(id);
                 self.others_go_on(id)?;
             }
         }
         Ok(())
-    }
-
-    /// Threads of the node that need not fault go on.
-    fn bustle(&mut self, id: NodeId) {
-        while self.exploring && self.random.random_range(0..16) < self.bustle {
-            let threads = &self.nodes[id.index()].threads;
-            if threads.is_empty() {
-                return;
-            }
-            let number = threads[self.random.random_range(0..threads.len())];
-            let thread = &self.threads[number];
-            if thread.state != State::Running {
-                continue;
-            }
-            match thread.instructions.get(thread.next).cloned() {
-                Some(Instruction::Load { at, width, into }) if self.allows(number, at, Access::Read) => {
-                    self.load_freely(number, at, width, into);
-                }
-                Some(Instruction::Store { at, width, value }) if self.allows(number, at, Access::Write) => {
-                    self.store_freely(number, at, width, value);
-                }
-                Some(Instruction::StoreFrom { at, from }) if self.allows(number, at, Access::Write) => {
-                    let value = thread.registers[usize::from(from.0)];
-                    self.store_freely(number, at, Width::Word, value);
-                }
-                _ => {}
-            }
-        }
     }
 
     fn carry_out(&mut self, id: NodeId, effect: Effect) -> Result<(), Failure> {
@@ -728,6 +725,7 @@ impl<E: Engine> Cluster<E> {
                 memory.clear_written(granule);
             }
             self.bustle(id);
+            self.choose_within(id);
         }
         let node = &mut self.nodes[id.index()];
         if late {
@@ -745,6 +743,7 @@ impl<E: Engine> Cluster<E> {
         let told = self.mutation.on_diff(frame, twin, runs.clone());
         let after = self.mutation.on_settle(if keep_twin { TwinAfter::WithDiff } else { TwinAfter::Dropped });
         self.bustle(id);
+        self.choose_within(id);
         let node = &mut self.nodes[id.index()];
         node.memory.settle_twin(page, &runs, after).map_err(wrong)?;
         self.note_at(id, Event::Diffed { page, bytes: told.len() as u32 });

@@ -77,7 +77,7 @@ pub struct Position {
 }
 
 /// Whether the event is an access, or orders accesses.
-fn concerns_memory(event: &Event) -> bool {
+pub(crate) fn concerns_memory(event: &Event) -> bool {
     is_access(event)
         || matches!(
             event,

@@ -6,6 +6,8 @@
 //!   writes, several threads a node and pages of several sizes; one seed reproduces a run.
 //! * [`execution`] is what the judges read: [`axioms`] judges accesses byte by byte, [`sequential`] holds them against sequential
 //!   consistency, [`page_axioms`] judges what nodes did to pages. [`reading`] reads traces of real runs.
+//! * [`engines`] says what each protocol promises. [`explore`] goes through every interleaving of small programs, [`golden`] tells runs in a fixed
+//!   order in the words of [`narration`], [`scale`] counts what clusters of many nodes say.
 //! * [`swarm`] chooses program and conditions by one seed, [`shrink`] makes a failing case small.
 //! * [`mutant`] holds planted bugs, each of which the suite must notice; [`fuzzing`] what is done with strangers' bytes.
 //!
@@ -13,16 +15,21 @@
 
 pub mod axioms;
 pub mod cluster;
+pub mod engines;
 pub mod execution;
+pub mod explore;
 pub mod fuzzing;
+pub mod golden;
 pub mod litmus;
 pub mod memory;
 pub mod mutant;
+pub mod narration;
 pub mod network;
 pub mod page_axioms;
 pub mod program;
 pub mod random_program;
 pub mod reading;
+pub mod scale;
 pub mod sequential;
 pub mod shrink;
 pub mod swarm;

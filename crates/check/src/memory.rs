@@ -5,11 +5,13 @@
 //! reported. It is as forgetful as a real one too: a page whose access changes, or that is watched again, is not
 //! remembered to have been written.
 
+use core::hash::{Hash, Hasher};
 use std::collections::BTreeMap;
 
 use hiroba_base::{Access, PageId, PageRange};
 use hiroba_protocol::{WriteTracking, diff};
 use hiroba_wire::{AtomicOperation, AtomicOutcome};
+use rustc_hash::FxHasher;
 use thiserror::Error;
 
 use crate::program::{Address, GRANULE_BYTES, Width};
@@ -75,7 +77,7 @@ pub enum TwinAfter {
     Unchanged,
 }
 
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug, Default, Hash)]
 struct Granule {
     access: Access,
     /// Somebody has written it.
@@ -93,6 +95,16 @@ pub struct SimulatedMemory {
     bytes: Vec<u8>,
     granules: Vec<Granule>,
     twins: BTreeMap<PageId, Vec<u8>>,
+}
+
+impl Hash for SimulatedMemory {
+    fn hash<H: Hasher>(&self, hasher: &mut H) {
+        self.granules.hash(hasher);
+        let mut content = FxHasher::default();
+        self.bytes.hash(&mut content);
+        self.twins.hash(&mut content);
+        content.finish().hash(hasher);
+    }
 }
 
 fn bytes_of(first: PageId, bytes: usize) -> std::ops::Range<usize> {

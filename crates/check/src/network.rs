@@ -28,6 +28,26 @@ pub trait Network {
     /// The next message to arrive; `None` when nothing is under way.
     fn deliver(&mut self, random: &mut Prng) -> Option<Parcel>;
 
+    /// The links, by sender and receiver, with messages on them: of networks that let others choose.
+    fn links(&self) -> Vec<(NodeId, NodeId)> {
+        Vec::new()
+    }
+
+    /// The next message of that link.
+    fn deliver_from(&mut self, _link: (NodeId, NodeId)) -> Option<Parcel> {
+        None
+    }
+
+    /// That message.
+    fn first_of(&self, _link: (NodeId, NodeId)) -> Option<&Parcel> {
+        None
+    }
+
+    /// What is on those links.
+    fn under_way(&self) -> Vec<&Parcel> {
+        Vec::new()
+    }
+
     /// How many messages are under way.
     fn len(&self) -> usize;
 

@@ -9,7 +9,9 @@
 //! reach a node before the departure that its sender has seen: it waits for that; and knowledge that is later than an arrival
 //! is passed on with the next one (`beyond`).
 
-use hiroba_base::{Access, LockId, NodeId, PageId, PageRange, PageSet, PageSize, VectorTimestamp};
+use hiroba_base::{
+    Access, IntervalSeq, LockId, NodeId, PageId, PageRange, PageSet, PageSize, VectorTimestamp,
+};
 use hiroba_wire::{AtomicOperation, Collective, Knowledge, Limits, Message, Placement};
 use rustc_hash::FxHashMap;
 
@@ -41,6 +43,9 @@ pub struct Consistency {
     early: Vec<(NodeId, Vec<u8>)>,
     /// How many publications this node has sent to each other one.
     publications: FxHashMap<NodeId, u64>,
+    /// Notices of pages of regions that this node's own threads have yet to hear of: which protocol they are for is not known here.
+    /// No more than are written before the node comes to the next collective.
+    unplaced: Vec<(NodeId, IntervalSeq, PageId)>,
 }
 
 /// The protocols of a job, and which pages are whose.
@@ -114,6 +119,7 @@ impl Consistency {
             beyond: IntervalLog::new(nodes),
             early: Vec::new(),
             publications: FxHashMap::default(),
+            unplaced: Vec::new(),
         }
     }
 
@@ -283,9 +289,19 @@ impl Consistency {
         }
     }
 
+    /// The region is known now: passes on what has been noticed of it.
+    fn place_notices(&mut self, region: PageRange) {
+        let Consistency { site, protocols, unplaced, .. } = self;
+        let mut voided = PageSet::new();
+        for (writer, seq, page) in unplaced.extract_if(.., |(_, _, page)| region.contains(*page)) {
+            protocols.of(page).handle_notice(site, writer, seq, page, &mut voided);
+        }
+        debug_assert!(voided.is_empty(), "nobody has touched a page of a region that is new");
+    }
+
     /// The pages that lost their access by it.
     fn absorb(&mut self, knowledge: &Knowledge, keep_for_others: bool) -> PageSet {
-        let Consistency { site, protocols, beyond, team, .. } = self;
+        let Consistency { site, protocols, beyond, team, unplaced, .. } = self;
         let mut voided = PageSet::new();
         // The manager will count us as having seen what we tell with our arrival, so we must be able to tell it.
         let for_arrival =
@@ -301,7 +317,11 @@ impl Consistency {
                 beyond.record(notice.node, notice.seq, &notice.pages);
             }
             for page in notice.pages.iter() {
-                protocols.of(page).handle_notice(site, notice.node, notice.seq, page, &mut voided);
+                if site.homes.locate(page).is_some() {
+                    protocols.of(page).handle_notice(site, notice.node, notice.seq, page, &mut voided);
+                } else {
+                    unplaced.push((notice.node, notice.seq, page));
+                }
             }
         }
         let before = site.tells.then(|| site.timestamp.clone());
@@ -622,6 +642,7 @@ impl Engine for Consistency {
     fn add_region(&mut self, pages: PageRange, page_size: PageSize, placement: Placement) {
         let granules_per_page = page_size.bytes() as u64 / u64::from(self.site.limits.granule_bytes);
         self.site.homes.add(pages, granules_per_page, placement);
+        self.place_notices(pages);
         self.site.out.keep(std::mem::take(&mut self.site.ahead));
     }
 

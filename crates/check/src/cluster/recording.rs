@@ -29,6 +29,10 @@ impl Recorder {
         }
     }
 
+    pub(super) fn run(&self) -> &Run {
+        &self.run
+    }
+
     pub(super) fn finish(self) -> Run {
         self.run
     }
@@ -112,6 +116,9 @@ impl<E: Engine> Cluster<E> {
     }
 
     pub(super) fn note_sent(&mut self, from: NodeId, to: NodeId, bytes: &[u8]) {
+        if let Some(narration) = &self.narration {
+            narration.sends(from, to, bytes, &self.limits);
+        }
         self.note_at(from, Event::Sent { to, kind: kind_of(bytes), bytes: bytes.len() as u32 });
     }
 

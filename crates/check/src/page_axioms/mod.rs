@@ -9,6 +9,7 @@
 //! only messages, holds of locks, meetings and publications order anything, and no axiom rests on more.
 
 mod digest;
+mod masters;
 mod watch;
 
 use core::fmt;
@@ -46,6 +47,8 @@ pub enum Axiom {
     Versions,
     /// The diffs of an interval are applied at their homes once, whole and in the writer's order.
     Diffs,
+    /// While one node may write a page, no other may touch it.
+    OneWriter,
     /// A frame is said to hold only intervals that were closed, and that wrote its page.
     Claims,
 }
@@ -63,6 +66,7 @@ impl fmt::Display for Axiom {
             Axiom::Visibility => "what a node may read holds every interval that it has seen",
             Axiom::Versions => "a frame holds what its home held",
             Axiom::Diffs => "diffs are applied once, whole and in order",
+            Axiom::OneWriter => "who may write a page is the only one who may touch it",
             Axiom::Claims => "a frame holds what was written",
         })
     }
@@ -85,6 +89,9 @@ const HLRC: &[Axiom] = &[
     Axiom::Diffs,
 ];
 
+/// Sequential consistency: nothing is told, so that nobody need have seen anything.
+const SC: &[Axiom] = &[Axiom::Messages, Axiom::Holds, Axiom::Meetings, Axiom::OneWriter];
+
 /// Lazy release consistency whose diffs stay with their writers: any node's frame may be behind, and diffs come from anywhere.
 const LRC: &[Axiom] = &[
     Axiom::Messages,
@@ -99,7 +106,7 @@ const LRC: &[Axiom] = &[
 ];
 
 /// The axioms of each protocol that has more than the common ones. A new engine adds its line.
-const PROTOCOLS: &[(&str, &[Axiom])] = &[("hlrc", HLRC), ("lrc", LRC)];
+const PROTOCOLS: &[(&str, &[Axiom])] = &[("hlrc", HLRC), ("lrc", LRC), ("sc", SC)];
 
 /// The axioms that runs of a protocol are held to.
 pub fn axioms_of(protocol: &str) -> &'static [Axiom] {
@@ -123,6 +130,11 @@ impl Rules<'_> {
     /// The rules of a simulated run of HLRC.
     pub fn hlrc(one_sided: bool) -> Rules<'static> {
         Rules { axioms: HLRC, one_sided, granule_bytes: GRANULE_BYTES, message_kinds: &[] }
+    }
+
+    /// The rules of a simulated run of a protocol whose nodes meet in messages only.
+    pub fn of(protocol: &str) -> Rules<'static> {
+        Rules { axioms: axioms_of(protocol), ..Rules::hlrc(false) }
     }
 
     /// The rules of a simulated run of lazy release consistency without homes.
@@ -163,6 +175,8 @@ pub struct Findings {
     pub versions: usize,
     /// Diffs that were applied.
     pub diffs: usize,
+    /// Times that a node was given more access to a page, and that was held against all other nodes.
+    pub grants: usize,
 }
 
 impl Findings {
@@ -191,6 +205,9 @@ pub fn judge(run: &Run, rules: &Rules<'_>) -> Findings {
     }
     for node in run.ids() {
         Watcher::new(run, &digest, rules, node, &mut findings).watch();
+    }
+    if rules.axioms.contains(&Axiom::OneWriter) {
+        masters::judge(run, &digest, rules, &mut findings);
     }
     findings.meetings = digest.nodes.iter().map(|node| node.arrivals.len()).max().unwrap_or(0);
     findings.breaches.sort_by_key(|breach| breach.explanation.len());

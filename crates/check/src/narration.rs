@@ -1,0 +1,230 @@
+//! What nodes say and do, in words: one line a message or an effect, for a reader who has the paper beside it.
+
+use core::cell::RefCell;
+use core::fmt::Display;
+use std::rc::Rc;
+
+use hiroba_base::{Access, NodeId, PageRange, PageSet, VectorTimestamp, VersionVector};
+use hiroba_protocol::{Effect, Engine, NewContent, Outcome};
+use hiroba_wire::{AtomicOperation, Collective, Knowledge, Limits, Message};
+
+use crate::cluster::{Choice, Cluster};
+use crate::program::{Address, Instruction, Register};
+
+/// Lines as they come.
+#[derive(Clone, Debug, Default)]
+pub struct Narration(Rc<RefCell<Vec<String>>>);
+
+impl Narration {
+    /// The lines since the last call.
+    pub fn take(&self) -> Vec<String> {
+        self.0.take()
+    }
+
+    fn say(&self, line: String) {
+        self.0.borrow_mut().push(line);
+    }
+
+    /// A message leaves.
+    pub(crate) fn sends(&self, from: NodeId, to: NodeId, bytes: &[u8], limits: &Limits) {
+        let said = match Message::decode(bytes, limits) {
+            Ok(message) => describe_message(&message),
+            Err(error) => format!("{} bytes: {error}", bytes.len()),
+        };
+        self.say(format!("node {from} → node {to}  {said}"));
+    }
+
+    /// An effect is about to be carried out.
+    pub(crate) fn carries_out(&self, node: NodeId, effect: &Effect) {
+        if let Some(line) = describe_effect(effect) {
+            self.say(format!("node {node}           {line}"));
+        }
+    }
+}
+
+fn listed<T: Display>(items: impl IntoIterator<Item = T>) -> String {
+    items.into_iter().map(|item| item.to_string()).collect::<Vec<String>>().join(", ")
+}
+
+fn pages_of(pages: &PageSet) -> String {
+    if pages.is_empty() { "nothing".to_owned() } else { listed(pages.iter()) }
+}
+
+fn range_of(pages: &PageRange) -> String {
+    if pages.count == 1 {
+        pages.first.to_string()
+    } else {
+        format!("{} and {} more", pages.first, pages.count - 1)
+    }
+}
+
+/// Intervals as `node:number`.
+fn version_of(version: &VersionVector) -> String {
+    let entries = version.entries().iter().map(|(node, seq)| format!("{node}:{seq}"));
+    if version.is_empty() { "nothing".to_owned() } else { listed(entries) }
+}
+
+fn seen(timestamp: &VectorTimestamp) -> String {
+    let entries = NodeId::all(timestamp.nodes() as u16).map(|node| timestamp.get(node));
+    format!("[{}]", listed(entries))
+}
+
+fn told(knowledge: &Knowledge) -> String {
+    let notices = knowledge
+        .notices
+        .iter()
+        .map(|notice| format!("{}:{} wrote {}", notice.node, notice.seq, pages_of(&notice.pages)));
+    let notices = if knowledge.notices.is_empty() { "no notices".to_owned() } else { listed(notices) };
+    format!("seen {}, {notices}", seen(&knowledge.timestamp))
+}
+
+fn operation_of(operation: AtomicOperation) -> String {
+    match operation {
+        AtomicOperation::Load => "load".to_owned(),
+        AtomicOperation::Store(value) => format!("store {value}"),
+        AtomicOperation::FetchAdd(delta) => format!("add {delta}"),
+        AtomicOperation::CompareExchange { expected, desired } => {
+            format!("{desired} instead of {expected}")
+        }
+    }
+}
+
+/// A message in a line: its kind, and what matters of its fields. Kinds without a line of their own are printed as they are.
+pub fn describe_message(message: &Message<'_>) -> String {
+    match message {
+        Message::PageRequest { page, needed } => {
+            format!("PageRequest {page}, needs {}", version_of(needed))
+        }
+        Message::PagesReply { copies, .. } => {
+            let copies = copies.iter().map(|copy| {
+                let content = if copy.is_zero { " (zero)" } else { "" };
+                let version = if copy.version.is_empty() {
+                    String::new()
+                } else {
+                    format!(" holding {}", version_of(&copy.version))
+                };
+                format!("{}{content}{version}", copy.page)
+            });
+            format!("PagesReply {}", listed(copies))
+        }
+        Message::Diffs { seq, diffs, .. } => {
+            let diffs = diffs.iter().map(|diff| format!("{} ({} bytes of runs)", diff.page, diff.runs.len()));
+            format!("Diffs of interval {seq}: {}", listed(diffs))
+        }
+        Message::LockRequest { lock, timestamp } => {
+            format!("LockRequest {}, seen {}", lock.0, seen(timestamp))
+        }
+        Message::LockForward { lock, requester, .. } => {
+            format!("LockForward {} to node {requester} next", lock.0)
+        }
+        Message::LockGrant { lock, knowledge, .. } => format!("LockGrant {}, {}", lock.0, told(knowledge)),
+        Message::Arrive { knowledge, .. } => format!("Arrive, {}", told(knowledge)),
+        Message::Depart { knowledge, .. } => format!("Depart, {}", told(knowledge)),
+        Message::AtomicRequest { page, offset, operation, needed, .. } => {
+            let operation = operation_of(*operation);
+            format!("AtomicRequest {page} byte {offset}: {operation}, needs {}", version_of(needed))
+        }
+        Message::AtomicReply { outcome, .. } => {
+            format!("AtomicReply: found {}, left {}", outcome.previous, outcome.current)
+        }
+        Message::CopyRequest { page, requester } => format!("CopyRequest {page} for node {requester}"),
+        Message::OwnershipRequest { page } => format!("OwnershipRequest {page}"),
+        Message::OwnershipForward { page, requester } => {
+            format!("OwnershipForward {page} to node {requester} next")
+        }
+        Message::Ownership { page, copyset, .. } => {
+            format!("Ownership {page}, copies at [{}]", listed(copyset))
+        }
+        Message::InvalidateCopy { page } => format!("InvalidateCopy {page}"),
+        Message::CopyInvalidated { page } => format!("CopyInvalidated {page}"),
+        Message::DiffsRequest { page, after, through } => {
+            format!("DiffsRequest {page}, intervals {} to {through}", after + 1)
+        }
+        Message::DiffsReply { page, diffs, .. } => {
+            let diffs = diffs.iter().map(|diff| {
+                format!("{} at {} ({} bytes of runs)", diff.seq, version_of(&diff.version), diff.runs.len())
+            });
+            format!("DiffsReply {page}, intervals {}", listed(diffs))
+        }
+        other => format!("{other:?}"),
+    }
+}
+
+fn allowed(access: Access) -> &'static str {
+    match access {
+        Access::None => "may not be touched",
+        Access::Read => "may be read",
+        Access::Write => "may be written",
+    }
+}
+
+/// An effect in a line; none where the line is that of the message.
+pub fn describe_effect(effect: &Effect) -> Option<String> {
+    Some(match effect {
+        Effect::Send { .. } | Effect::SendPages { .. } | Effect::SendTwin { .. } | Effect::Tell(_) => {
+            return None;
+        }
+        Effect::Protect { pages, access } => format!("{} {}", range_of(pages), allowed(*access)),
+        Effect::Invalidate { span, .. } => format!("{} {}", range_of(span), allowed(Access::None)),
+        Effect::Watch { pages } => format!("{} may be written and is watched", range_of(pages)),
+        Effect::Unwatch { pages } => format!("{} is not watched any more", range_of(pages)),
+        Effect::CollectWritten => "what was written?".to_owned(),
+        Effect::Twin { page, .. } => format!("twin of {page}"),
+        Effect::Diff { page, keep_twin } => {
+            format!("diff of {page}{}", if *keep_twin { ", twin kept" } else { "" })
+        }
+        Effect::Apply { page, .. } => format!("diff applied to {page}"),
+        Effect::Install { pages, content, merge, .. } => {
+            let zero = if *content == NewContent::Zero { " as zeros" } else { "" };
+            format!("{} {}{zero}", range_of(pages), if *merge { "merged" } else { "installed" })
+        }
+        Effect::Patch { page, offset, value } => format!("{page} byte {offset} patched to {value}"),
+        Effect::Atomic { page, offset, operation } => {
+            format!("{page} byte {offset}: {}", operation_of(*operation))
+        }
+        Effect::Hold { page } => format!("{page} held for a moment"),
+        Effect::Wake { waiter, outcome: Outcome::Done | Outcome::Collective(_) } => {
+            format!("thread {} goes on", waiter.0)
+        }
+        Effect::Wake { waiter, outcome } => format!("thread {} goes on: {outcome:?}", waiter.0),
+        Effect::Fatal { sentence } => format!("the job ends: {sentence}"),
+        other => format!("{other:?}"),
+    })
+}
+
+/// An instruction as a reader of the paper would write it.
+pub fn describe_instruction(instruction: &Instruction) -> String {
+    let register = |register: &Register| format!("r{}", register.0);
+    match instruction {
+        Instruction::Store { at, value, .. } => format!("{at} := {value}"),
+        Instruction::StoreFrom { at, from } => format!("{at} := {}", register(from)),
+        Instruction::Load { at, into, .. } => format!("{} := {at}", register(into)),
+        Instruction::Lock(lock) => format!("acquire lock {}", lock.0),
+        Instruction::Unlock(lock) => format!("release lock {}", lock.0),
+        Instruction::Collective(Collective::Barrier) => "barrier".to_owned(),
+        Instruction::Atomic { at: Address { granule, offset }, operation, into } => {
+            format!("{} := {granule} byte {offset}, atomic {}", register(into), operation_of(*operation))
+        }
+        other => format!("{other:?}"),
+    }
+}
+
+/// What a choice makes happen.
+pub fn describe_choice<E: Engine>(cluster: &Cluster<E>, choice: Choice) -> String {
+    match choice {
+        Choice::Thread(thread) => {
+            let next = cluster.instruction_of(thread).map_or("ends".to_owned(), describe_instruction);
+            format!("{}: {next}", cluster.name_of(thread))
+        }
+        Choice::Meanwhile(thread) => format!("meanwhile {} goes on", cluster.name_of(thread)),
+        Choice::Arrival { from, to } => match cluster.first_message(from, to) {
+            Some((sender, message)) => {
+                let kind = describe_message(&message);
+                let kind = kind.split([' ', ',', ':']).next().unwrap_or_default().to_owned();
+                format!("node {to} gets node {sender}'s {kind}")
+            }
+            None => choice.to_string(),
+        },
+        _ => choice.to_string(),
+    }
+}
