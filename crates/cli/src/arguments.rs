@@ -910,6 +910,22 @@ mod tests {
     }
 
     #[test]
+    fn homes_move_only_where_they_can() {
+        let run = |line: &str| match parsed(line) {
+            Ok(Command::Run(options)) => Ok(options.home_migration),
+            Ok(other) => panic!("{other:?}"),
+            Err(failure) => Err(failure.sentence),
+        };
+        assert_eq!(run("run true").as_deref(), Ok("off"));
+        assert_eq!(run("run --protocol erc-update --home-migration faults true").as_deref(), Ok("faults"));
+        assert!(
+            run("run --home-migration faults true").is_err_and(|sentence| sentence.contains("erc-update"))
+        );
+        let unknown = run("run --protocol erc-update --home-migration often true");
+        assert!(unknown.is_err_and(|sentence| sentence.contains("modification")));
+    }
+
+    #[test]
     fn sizes_are_bytes_or_powers_of_two() {
         assert_eq!(parse_size("4096"), Some(4096));
         assert_eq!(parse_size("4k"), Some(4096));

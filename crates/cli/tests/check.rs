@@ -30,7 +30,7 @@ fn judged(directory: &Path, options: &[&str], program: &[&str]) -> Called {
 /// Each seed under another fabric, fault source and way of tracking writes.
 #[test]
 fn random_programs_on_real_nodes_keep_every_promise() {
-    const WAYS: [&[&str]; 12] = [
+    const WAYS: [&[&str]; 16] = [
         &["--fabric", "udp"],
         &["--fabric", "udp", "--inject", "loss=0.1,reorder=0.1,dup=0.05,seed=3"],
         &["--fabric", "tcp", "--fault-source", "sigbus"],
@@ -43,6 +43,10 @@ fn random_programs_on_real_nodes_keep_every_promise() {
         &["--protocol", "lrc", "--fabric", "shm", "--fault-source", "sigbus"],
         &["--protocol", "lrc", "--fabric", "tcp"],
         &["--protocol", "lrc", "--inject", "loss=0.1,reorder=0.1,dup=0.05,seed=4"],
+        &["--protocol", "erc-invalidate", "--fabric", "shm", "--fault-source", "sigbus"],
+        &["--protocol", "erc-invalidate", "--home-migration", "faults", "--fabric", "tcp"],
+        &["--protocol", "erc-update", "--inject", "loss=0.1,reorder=0.1,dup=0.05,seed=5"],
+        &["--protocol", "erc-update", "--home-migration", "modification", "--fabric", "shm"],
     ];
     for (seed, options) in (0..).zip(WAYS) {
         let directory = tempfile::tempdir().expect("a temporary directory");

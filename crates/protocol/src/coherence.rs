@@ -179,14 +179,10 @@ impl Site {
         self.release.as_ref().expect("a release is open").seq
     }
 
-    /// The latest interval of this node whose writes are known. Acquirers may have yet to hear of it: another protocol's part of the release may
-    /// wait for answers.
-    pub fn last_closed(&self) -> IntervalSeq {
-        let closing = self
-            .release
-            .as_ref()
-            .filter(|release| matches!(release.step, ReleaseStep::Comparing | ReleaseStep::Flushing));
-        closing.map_or(self.timestamp.get(self.me), |release| release.seq)
+    /// This node's latest interval of which others may have heard: that of the open release, as soon as it is being flushed.
+    pub fn latest_closed(&self) -> IntervalSeq {
+        let flushed = self.release.as_ref().filter(|release| release.step == ReleaseStep::Flushing);
+        flushed.map_or(self.timestamp.get(self.me), |release| release.seq)
     }
 
     /// The open release goes on when so many more answers have come.

@@ -41,8 +41,9 @@
 //! A page with a diff of this node's own on its way is asked for when the diff is performed, since the home might answer before it
 //! comes (`flushing`).
 //!
-//! A home that has a twin sends that: what the open interval has stored would stay in the copy if the interval itself took it back, since it would be in
-//! no diff.
+//! **What a diff does not show.** A home that sends a page while its own program is writing it sends values that the diff against the twin may not
+//! show: a byte may become again what it was. So such copies are recalled when the interval ends (`midway`). For the same reason a
+//! transaction that changes a page waits for those that invalidate copies of it: a copy that is on its way out may still be read.
 //!
 //! **Competitive update.** After some updates a copy *rests*: it takes its next update only if somebody has touched it. If nobody has,
 //! the node leaves the copyset with its answer. So a copy that nobody reads any more costs a bounded number of messages. Each time that a
@@ -108,6 +109,8 @@ pub struct Erc {
     pages: FxHashMap<PageId, Page>,
     /// Pages written in the open interval: copies with a twin, and shared home pages.
     written: PageSet,
+    /// Pages homed here of which copies were sent in the interval that is being closed, while they were being written.
+    sent_midway: Vec<PageId>,
     /// What the interval that is being closed has changed; no runs for a home page that is to be invalidated.
     changed: Vec<(PageId, Vec<u8>)>,
     /// Pages whose diffs are on their way.
@@ -188,6 +191,7 @@ impl Erc {
             threshold: MoveThreshold::default(),
             pages: FxHashMap::default(),
             written: PageSet::new(),
+            sent_midway: Vec::new(),
             changed: Vec::new(),
             flushing: PageSet::new(),
             unperformed: 0,
@@ -391,8 +395,10 @@ impl Erc {
                 page.access = Access::Read;
                 lowered.insert(page_id);
             }
+            let is_midway = page.directory.as_ref().is_some_and(|directory| !directory.midway.is_empty());
             if std::mem::take(&mut page.twin) {
                 compared.push(page_id);
+                self.sent_midway.extend(is_midway.then_some(page_id));
             } else if has_readers {
                 // Its copies are about to be invalidated, so it is exclusive from now on and stays writable.
                 self.changed.push((page_id, Vec::new()));
@@ -405,6 +411,9 @@ impl Erc {
     }
 
     fn flush_changes(&mut self, site: &mut Site) {
+        for page_id in std::mem::take(&mut self.sent_midway) {
+            self.recall_midway(site, page_id);
+        }
         let mut own = Vec::new();
         let mut homes: BTreeMap<NodeId, Vec<(PageId, Vec<u8>)>> = BTreeMap::new();
         for (page_id, runs) in std::mem::take(&mut self.changed) {

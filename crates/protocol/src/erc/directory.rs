@@ -19,6 +19,9 @@ const REPLY_BYTES_MAX: u64 = 60 << 10;
 pub(super) struct Directory {
     /// Who has copies.
     pub(super) copyset: BTreeSet<NodeId>,
+    /// Those of them who got theirs while it was being written here, after a twin was made: it may hold what the diff will not show, since a
+    /// byte may have become again what it was.
+    pub(super) midway: BTreeSet<NodeId>,
     /// Transactions that the page is in.
     pub(super) unsettled: BTreeSet<u64>,
     /// When somebody keeps a record: how many operations there were on each atomic word, by offset.
@@ -40,7 +43,9 @@ pub(super) struct Transaction {
     /// Answers that have yet to come, and transactions that must be settled first.
     missing: usize,
     pages: Vec<PageId>,
-    /// Transactions that wait for this one: a copy that is being invalidated is not told of later changes, but may still be read.
+    /// Copies are being invalidated: they are not told of later changes, but may still be read.
+    invalidates: bool,
+    /// Transactions that therefore wait for this one.
     followers: Vec<u64>,
     then: Then,
 }
@@ -120,16 +125,13 @@ impl Erc {
             let page = self.page(site, *page_id);
             let directory = page.directory.as_mut().expect("the page is homed here");
             directory.copyset.insert(to);
+            if page.twin {
+                directory.midway.insert(to);
+            }
             if page.access == Access::Write && !is_written {
                 // It was exclusive. What is stored from now on is stored in view of the copy.
                 page.access = Access::Read;
                 shared.insert(*page_id);
-            }
-            let version = VersionVector::new();
-            if page.twin {
-                // What the open interval has written so far is not the copy's yet: what it takes back until its end is in no diff.
-                site.out.push(Effect::SendTwin { to, page: *page_id, version });
-                continue;
             }
             let page_bytes = site.page_bytes(*page_id);
             if bytes > 0 && bytes + u64::from(page_bytes) > REPLY_BYTES_MAX {
@@ -137,7 +139,7 @@ impl Erc {
                 bytes = 0;
             }
             bytes += u64::from(page_bytes);
-            let copy = PageToSend { page: *page_id, page_bytes, version };
+            let copy = PageToSend { page: *page_id, page_bytes, version: VersionVector::new() };
             replies.last_mut().expect("there is one").push(copy);
         }
         site.protect_all(&shared, Access::Read);
@@ -193,6 +195,18 @@ impl Erc {
         self.tell_copysets(site, changed, None, self.mode, Then::Release);
     }
 
+    /// The interval ends in which copies were sent of a page that was being written here: they are given up whatever the diff shows.
+    pub(super) fn recall_midway(&mut self, site: &mut Site, page_id: PageId) {
+        let directory = self.directory(site, page_id);
+        let midway = std::mem::take(&mut directory.midway);
+        let (recalled, others) =
+            std::mem::take(&mut directory.copyset).into_iter().partition(|reader| midway.contains(reader));
+        directory.copyset = recalled;
+        site.await_answers(1);
+        self.tell_copysets(site, &[(page_id, Vec::new())], None, Mode::Invalidate, Then::Release);
+        self.directory(site, page_id).copyset = others;
+    }
+
     /// Tells all who have copies of the pages, but the writer, what has changed; when they have answered, the rest follows.
     fn tell_copysets(
         &mut self,
@@ -227,9 +241,7 @@ impl Erc {
                 missing += 1;
             }
         }
-        if mode == Mode::Invalidate {
-            missing += self.follow(site, id, changed);
-        }
+        missing += self.follow(site, id, changed);
         if missing == 0 {
             return self.complete(site, then);
         }
@@ -238,18 +250,23 @@ impl Erc {
         for page_id in &pages {
             self.directory(site, *page_id).unsettled.insert(id);
         }
-        self.transactions.insert(id, Transaction { missing, pages, followers: Vec::new(), then });
+        let (invalidates, followers) = (mode == Mode::Invalidate, Vec::new());
+        self.transactions.insert(id, Transaction { missing, pages, invalidates, followers, then });
     }
 
-    /// Has a transaction wait for those that its pages are in. How many there are.
+    /// Has a transaction wait for those that invalidate copies of its pages. How many there are.
     fn follow(&mut self, site: &Site, id: u64, changed: &[(PageId, Vec<u8>)]) -> usize {
         let mut earlier = BTreeSet::new();
         changed.iter().for_each(|(page_id, _)| earlier.extend(&self.directory(site, *page_id).unsettled));
+        let mut followed = 0;
         for other in &earlier {
-            let transaction = self.transactions.get_mut(other);
-            transaction.expect("it is not settled").followers.push(id);
+            let transaction = self.transactions.get_mut(other).expect("it is not settled");
+            if transaction.invalidates {
+                transaction.followers.push(id);
+                followed += 1;
+            }
         }
-        earlier.len()
+        followed
     }
 
     pub(super) fn handle_settled(

@@ -141,6 +141,7 @@ impl Erc {
         }
         let mut directory = Directory {
             copyset: copyset.iter().copied().collect(),
+            midway: BTreeSet::new(),
             unsettled: BTreeSet::new(),
             turns: turns.iter().copied().collect(),
             used: HomeUse::default(),

@@ -123,7 +123,7 @@ impl Lrc {
         after: IntervalSeq,
         through: IntervalSeq,
     ) -> Result<(), ProtocolError> {
-        let closed = site.last_closed();
+        let closed = site.latest_closed();
         if after >= through || through > closed {
             let got = format!("a request for those after {after} through {through}");
             return Err(unexpected("requests for intervals that have ended", format!("{got}, of {closed}")));
