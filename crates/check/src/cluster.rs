@@ -31,8 +31,8 @@ mod recording;
 
 pub use self::choosing::Choice;
 use self::choosing::{Links, Within};
-pub use self::one_sided::hlrc;
 use self::one_sided::{Board, Meddling};
+pub use self::one_sided::{aurc, hlrc};
 use self::recording::{Recorder, activity_of};
 
 /// Why a run did not end well. All but a misuse and a fatal mismatch are faults of the engine.
@@ -213,6 +213,8 @@ struct Node<E> {
     /// Pages whose diffs were applied, which is yet to be told of.
     applied: FxHashSet<PageId>,
     board: Board,
+    /// Its engine has been told of a lull.
+    in_lull: bool,
 }
 
 impl<E> Node<E> {
@@ -249,6 +251,8 @@ pub struct Cluster<E> {
     /// How often in 16 a thread goes on between two effects of its node.
     bustle: u32,
     meddling: Meddling,
+    /// Steps in 64 that are a lull of some node whose engine wants one.
+    lulls: u32,
     exploring: bool,
     within: Option<Within>,
     turn: u32,
@@ -305,6 +309,7 @@ impl<E: Engine> Cluster<E> {
                     kept_back: Vec::new(),
                     applied: FxHashSet::default(),
                     board: Board::default(),
+                    in_lull: false,
                 }
             })
             .collect();
@@ -347,6 +352,7 @@ impl<E: Engine> Cluster<E> {
             thread_bias,
             bustle,
             meddling,
+            lulls: [1, 8, 32][options.seed as usize % 3],
             exploring,
             within: None,
             turn: 0,
@@ -433,6 +439,9 @@ impl<E: Engine> Cluster<E> {
             self.end_a_hold()?;
             return Ok(true);
         }
+        if !idle && self.a_lull_comes()? {
+            return Ok(true);
+        }
         let network_first = !self.network.is_empty()
             && (thread.is_none()
                 || self.exploring && self.random.random_range(0..16) >= self.thread_bias
@@ -456,6 +465,25 @@ impl<E: Engine> Cluster<E> {
         let (id, page) = self.holds.swap_remove(drawn);
         self.nodes[id.index()].engine.handle_held(page);
         self.pump(id)
+    }
+
+    /// Hosts have nothing to do now and then, and nobody knows when.
+    fn a_lull_comes(&mut self) -> Result<bool, Failure> {
+        let wants = |node: &Node<E>| !node.board.occupied && node.engine.wants_lull();
+        let wanting: Vec<NodeId> = NodeId::all(self.limits.nodes)
+            .zip(&self.nodes)
+            .filter_map(|(id, node)| (self.exploring && wants(node)).then_some(id))
+            .collect();
+        if wanting.is_empty() || self.random.random_range(0..64) >= self.lulls {
+            return Ok(false);
+        }
+        let id = wanting[self.random.random_range(0..wanting.len())];
+        self.acts_by_itself(id);
+        self.nodes[id.index()].engine.handle_lull();
+        self.nodes[id.index()].in_lull = true;
+        let pumped = self.pump(id);
+        self.nodes[id.index()].in_lull = false;
+        pumped.map(|()| true)
     }
 
     fn is_runnable(&self, thread: &Thread) -> bool {
@@ -649,7 +677,17 @@ impl<E: Engine> Cluster<E> {
                 self.mutation.on_twin(id, page, twin);
                 self.note_at(id, Event::Twinned { page });
             }
-            Effect::Diff { page, keep_twin } => self.make_diff(id, page, keep_twin)?,
+            Effect::Diff { page, keep_twin } => {
+                let after = if keep_twin { TwinAfter::WithDiff } else { TwinAfter::Dropped };
+                let after = self.mutation.on_settle(after);
+                let runs = self.make_diff(id, page, after)?;
+                self.nodes[id.index()].engine.handle_done(Done::Diff { page, runs });
+            }
+            Effect::DiffEarly { page } => {
+                let after = self.mutation.on_settle_early(TwinAfter::WithDiff);
+                let runs = self.make_diff(id, page, after)?;
+                self.nodes[id.index()].engine.handle_done(Done::DiffedEarly { page, runs });
+            }
             Effect::Apply { page, runs } => {
                 memory.apply(page, &runs, self.mutation.on_apply()).map_err(wrong)?;
                 self.nodes[id.index()].applied.insert(page);
@@ -731,25 +769,28 @@ impl<E: Engine> Cluster<E> {
         if late {
             watched.into_iter().for_each(|granule| node.memory.clear_written(granule));
         }
-        node.engine.handle_done(Done::Written { granules: self.mutation.on_collect(granules) });
+        let granules = self.mutation.on_collect(granules);
+        let granules = if node.in_lull { self.mutation.on_collect_in_lull(granules) } else { granules };
+        node.engine.handle_done(Done::Written { granules });
         Ok(())
     }
 
-    fn make_diff(&mut self, id: NodeId, page: PageId, keep_twin: bool) -> Result<(), Failure> {
+    fn make_diff(&mut self, id: NodeId, page: PageId, after: TwinAfter) -> Result<Vec<u8>, Failure> {
         let wrong = |error| Failure::Memory { node: id, error };
         let (frame, twin) = self.nodes[id.index()].memory.with_twin(page).map_err(wrong)?;
         let mut runs = Vec::new();
         diff::encode(frame, twin, &mut runs);
-        let told = self.mutation.on_diff(frame, twin, runs.clone());
-        let after = self.mutation.on_settle(if keep_twin { TwinAfter::WithDiff } else { TwinAfter::Dropped });
+        let mutation = &mut self.mutation;
+        let told = match self.nodes[id.index()].in_lull {
+            true => mutation.on_early_diff(runs.clone()),
+            false => mutation.on_diff(frame, twin, runs.clone()),
+        };
         self.bustle(id);
         self.choose_within(id);
         let node = &mut self.nodes[id.index()];
         node.memory.settle_twin(page, &runs, after).map_err(wrong)?;
         self.note_at(id, Event::Diffed { page, bytes: told.len() as u32 });
-        let node = &mut self.nodes[id.index()];
-        node.engine.handle_done(Done::Diff { page, runs: told });
-        Ok(())
+        Ok(told)
     }
 
     fn send(&mut self, from: NodeId, to: NodeId, bytes: Vec<u8>) {

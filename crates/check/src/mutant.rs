@@ -10,6 +10,7 @@ use rustc_hash::{FxHashMap, FxHashSet};
 use crate::memory::{Merge, TwinAfter};
 use crate::program::GRANULE_BYTES;
 
+pub mod aurc;
 pub mod erc;
 pub mod lrc;
 pub mod sc;
@@ -31,6 +32,11 @@ pub trait Mutation {
         granules
     }
 
+    /// The same in a lull.
+    fn on_collect_in_lull(&mut self, granules: PageSet) -> PageSet {
+        granules
+    }
+
     /// Whether the host begins to note anew only after it has looked at all granules.
     fn clears_late(&mut self) -> bool {
         false
@@ -46,6 +52,16 @@ pub trait Mutation {
 
     /// A diff was made: what becomes of the twin.
     fn on_settle(&mut self, after: TwinAfter) -> TwinAfter {
+        after
+    }
+
+    /// A diff was made in a lull.
+    fn on_early_diff(&mut self, runs: Vec<u8>) -> Vec<u8> {
+        runs
+    }
+
+    /// The same: what becomes of the twin.
+    fn on_settle_early(&mut self, after: TwinAfter) -> TwinAfter {
         after
     }
 

@@ -271,8 +271,8 @@ struct RunArguments {
     /// Threads that hiroba_run starts on each node, 1 to 256
     #[arg(short, value_name = "THREADS", default_value = "1", allow_hyphen_values = true)]
     threads_per_node: String,
-    /// Coherence protocol: hlrc (home-based lazy release consistency), lrc (the same without homes), erc-invalidate or erc-update (eager release
-    /// consistency) or sc (sequential consistency)
+    /// Coherence protocol: hlrc (home-based lazy release consistency), aurc (the same with updates that leave in the background), lrc (the same
+    /// without homes), erc-invalidate or erc-update (eager release consistency) or sc (sequential consistency)
     #[arg(long, value_name = "PROTOCOL", default_value = "hlrc")]
     protocol: String,
     /// When the home of a page moves: off, modification (at barriers, to who has modified most of it) or faults (to who faults on it most)
@@ -341,7 +341,7 @@ struct RunArguments {
 
 #[derive(Args)]
 struct BenchArguments {
-    /// What to measure: fault, barrier, lock, release, diff, atomic, compute, stream or all [default: all]
+    /// What to measure: fault, barrier, lock, release, updates, diff, atomic, compute, stream or all [default: all]
     #[arg(value_name = "WHAT")]
     groups: Vec<String>,
     /// Nodes of the measured job, 2 to 4096
@@ -576,7 +576,7 @@ fn check_plan<T: DeserializeOwned>(given: &str, command: impl Fn(T) -> Command) 
 
 const NO_PROGRAM: &str =
     "expected a program to run, as in 'hiroba run -n 4 ./program'; see 'hiroba run --help'";
-const PROTOCOLS_LATER: &[&str] = &["aurc", "adaptive"];
+const PROTOCOLS_LATER: &[&str] = &["adaptive"];
 
 fn check_protocol(given: &str) -> Result<Protocol, Failure> {
     let names = Protocol::ALL.map(Protocol::name);

@@ -158,6 +158,7 @@ const COUNTERS: [&[(&str, Unit, CountOf)]; 3] = [
         ("twins made", Unit::Count, |c| c.twins_made),
         ("diffs made", Unit::Count, |c| c.diffs_made),
         ("diff bytes", Unit::Bytes, |c| c.diff_bytes),
+        ("sent early", Unit::Bytes, |c| c.early_diff_bytes),
         ("diffs applied", Unit::Count, |c| c.updates_applied),
         ("homes moved", Unit::Count, |c| c.home_migrations),
         ("evictions", Unit::Count, |c| c.evictions),

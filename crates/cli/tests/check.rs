@@ -30,7 +30,7 @@ fn judged(directory: &Path, options: &[&str], program: &[&str]) -> Called {
 /// Each seed under another fabric, fault source and way of tracking writes.
 #[test]
 fn random_programs_on_real_nodes_keep_every_promise() {
-    const WAYS: [&[&str]; 16] = [
+    const WAYS: [&[&str]; 20] = [
         &["--fabric", "udp"],
         &["--fabric", "udp", "--inject", "loss=0.1,reorder=0.1,dup=0.05,seed=3"],
         &["--fabric", "tcp", "--fault-source", "sigbus"],
@@ -38,6 +38,10 @@ fn random_programs_on_real_nodes_keep_every_promise() {
         &["--fabric", "shm", "--fault-source", "sigsegv", "--write-tracking", "fault"],
         &["--fabric", "udp", "--write-tracking", "fault"],
         &["--fabric", "shm", "--fault-source", "sigbus"],
+        &["--protocol", "aurc", "--fabric", "udp"],
+        &["--protocol", "aurc", "--fabric", "udp", "--inject", "loss=0.1,reorder=0.1,dup=0.05,seed=3"],
+        &["--protocol", "aurc", "--fabric", "tcp", "--write-tracking", "fault"],
+        &["--protocol", "aurc", "--fabric", "shm"],
         &["--protocol", "sc", "--fabric", "udp"],
         &["--protocol", "sc", "--fabric", "shm", "--fault-source", "sigbus"],
         &["--protocol", "lrc", "--fabric", "shm", "--fault-source", "sigbus"],

@@ -319,6 +319,39 @@ fn programs_run_under_sequential_consistency() {
 }
 
 #[test]
+fn programs_run_under_automatic_update() {
+    let programs: &[(&str, &[&str])] = &[
+        ("malloc.c", &[]),
+        ("barrier.c", &["100"]),
+        ("lock.c", &[]),
+        ("cond.c", &[]),
+        ("atomics.c", &[]),
+        ("false_sharing.c", &["50"]),
+        ("big.c", &["8"]),
+        ("random.c", &["47", "12"]),
+        ("system_calls.cpp", &[]),
+    ];
+    let aurc = ["--protocol", "aurc"];
+    for (source, arguments) in programs {
+        let program = compile(&format!("tests/programs/{source}"));
+        for (nodes, fabric) in [(1, "udp"), (2, "udp"), (3, "tcp"), (4, "shm")] {
+            run(nodes, &[&aurc[..], &["--fabric", fabric]].concat(), &program, arguments);
+        }
+    }
+    let program = compile("tests/programs/random.c");
+    for fabric in ["udp", "shm"] {
+        in_every_way(2, &[&aurc[..], &["--fabric", fabric]].concat(), &program, &["48", "5"]);
+    }
+    run(3, &[&aurc[..], BAD_NETWORK].concat(), &program, &["45", "5"]);
+    run(3, &[&aurc[..], &["--page-size", "64K"]].concat(), &program, &["46", "5"]);
+    run(2, &[&aurc[..], &["-t", "3"]].concat(), &compile("tests/programs/threads.c"), &["3"]);
+    let program = compile("tests/programs/early.c");
+    for fabric in ["udp", "tcp", "shm"] {
+        in_every_way(2, &[&aurc[..], &["--fabric", fabric]].concat(), &program, &["3"]);
+    }
+}
+
+#[test]
 fn programs_run_under_eager_release_consistency() {
     let programs: &[(&str, &[&str])] = &[
         ("malloc.c", &[]),

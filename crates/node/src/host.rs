@@ -14,6 +14,7 @@ use hiroba_trace::Event;
 use hiroba_wire::{AtomicOperation, AtomicOutcome, Message, PageCopy};
 
 use crate::account::TimeClass;
+use crate::lulls::Harvest;
 use crate::races::Races;
 use crate::runtime::Runtime;
 use crate::threads::Answer;
@@ -34,6 +35,8 @@ pub(crate) struct Core {
     event_faults: Vec<EventFault>,
     /// Pages that are held, the longest first, and until when. No more than have been asked for in that time.
     holds: VecDeque<(Instant, PageId)>,
+    /// What the present lull is good for.
+    pub(crate) harvest: Harvest,
 }
 
 /// How long a page stays that somebody has waited for: long enough for that thread, which is awake, to come back from its fault and
@@ -65,6 +68,7 @@ impl Core {
             message: Vec::new(),
             event_faults: Vec::new(),
             holds: VecDeque::new(),
+            harvest: Harvest::default(),
         }
     }
 
@@ -115,6 +119,7 @@ impl Runtime {
         if let Some(wait) = core.next_hold_ends_in() {
             self.service().look_up_after(wait);
         }
+        self.lulls.follow(&*core.engine);
         if !core.freed_early.is_empty() {
             self.free_what_waited(core);
         }
@@ -147,10 +152,13 @@ impl Runtime {
             Effect::CollectWritten => {
                 let mut granules = PageSet::new();
                 self.or_fatal(self.watching().collect_written(&mut granules));
+                core.harvest.granules_noted += granules.len();
                 core.engine.handle_done(Done::Written { granules });
             }
             Effect::Twin { page, page_bytes } => {
+                let began = Instant::now();
                 core.twins.make(page, page_bytes as usize);
+                tallies.twin_ns.fetch_add(began.elapsed().as_nanos() as u64, Relaxed);
                 self.trace_fact(|| Event::Twinned { page });
                 tallies.twins_made.fetch_add(1, Relaxed);
             }
@@ -158,7 +166,15 @@ impl Runtime {
                 let runs = self.make_diff(core, page, keep_twin);
                 core.engine.handle_done(Done::Diff { page, runs });
             }
+            Effect::DiffEarly { page } => {
+                let runs = self.make_diff(core, page, true);
+                core.harvest.pages_sent += u64::from(!runs.is_empty());
+                tallies.early_diffs.fetch_add(u64::from(!runs.is_empty()), Relaxed);
+                tallies.early_diff_bytes.fetch_add(runs.len() as u64, Relaxed);
+                core.engine.handle_done(Done::DiffedEarly { page, runs });
+            }
             Effect::Apply { page, runs } => {
+                let began = Instant::now();
                 let mut written = Ok(());
                 let whole = diff::apply(&runs, PageSize::MIB_2.bytes(), |offset, bytes| {
                     if written.is_ok() {
@@ -169,6 +185,7 @@ impl Runtime {
                 });
                 debug_assert!(whole.is_ok(), "the engine has checked the diff");
                 self.or_fatal(written);
+                tallies.apply_ns.fetch_add(began.elapsed().as_nanos() as u64, Relaxed);
                 tallies.updates_applied.fetch_add(1, Relaxed);
             }
             Effect::Install { pages, content, merge, fetched, prefetched } => {
@@ -256,6 +273,7 @@ impl Runtime {
     }
 
     fn make_diff(&self, core: &mut Core, page: PageId, keep_twin: bool) -> Vec<u8> {
+        let began = Instant::now();
         let mut runs = Vec::new();
         let changed = core.twins.changed_lines(page, &mut core.changed_lines);
         let twin = core.twins.get(page).expect("a page that is compared has a twin");
@@ -281,6 +299,7 @@ impl Runtime {
             debug_assert!(whole.is_ok(), "the diff was made here");
         }
         self.trace_fact(|| Event::Diffed { page, bytes: runs.len() as u32 });
+        self.account.tallies.diff_ns.fetch_add(began.elapsed().as_nanos() as u64, Relaxed);
         self.account.tallies.diffs_made.fetch_add(1, Relaxed);
         self.account.tallies.diff_bytes.fetch_add(runs.len() as u64, Relaxed);
         runs

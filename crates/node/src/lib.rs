@@ -8,6 +8,7 @@
 //! | `runtime.rs` | the node and what its threads ask of it |
 //! | `host.rs` | carries out the engine's effects |
 //! | `service.rs` | the thread that serves other nodes while the program computes |
+//! | `lulls.rs` | moments in which that thread has nothing to do, for engines that use them |
 //! | `threads.rs` | the program's threads, and where they wait |
 //! | `run.rs` | `hiroba_run` |
 //! | `races.rs` | the host's part in looking for data races |
@@ -31,6 +32,7 @@ mod host;
 mod last_words;
 mod layout;
 mod liveness;
+mod lulls;
 mod one_sided;
 mod patience;
 /// The program's signal handlers, masks and stacks, which the faces stand before.

@@ -30,6 +30,7 @@ use crate::heap::Heap;
 use crate::host::Core;
 use crate::layout::Layout;
 use crate::liveness::Peers;
+use crate::lulls::Lulls;
 use crate::patience::Patience;
 use crate::races::Races;
 use crate::service::Service;
@@ -68,6 +69,7 @@ pub struct Runtime {
     pub(crate) account: Account,
     pub(crate) control: Option<ControlChannel>,
     service: Service,
+    pub(crate) lulls: Lulls,
     pub(crate) messages_received: AtomicU64,
     pub(crate) peers: Peers,
     pub(crate) space: Mutex<CollectiveSpace>,
@@ -275,6 +277,7 @@ impl Runtime {
         let races = looks_for_races.then(Races::default);
         let core = Core::new(Box::new(engine), Twins::new(memory.clone()), races);
         let heap = Heap::new(me, &memory, layout.arena(me), page_size);
+        let lulls = Lulls::new()?;
         let runtime = Runtime {
             me,
             nodes,
@@ -294,7 +297,8 @@ impl Runtime {
             account: Account::new(threads_per_node),
             messages_received: AtomicU64::new(0),
             peers,
-            service: Service::new(fabric.as_deref(), control.as_ref(), low_latency)?,
+            service: Service::new(fabric.as_deref(), control.as_ref(), low_latency, &lulls)?,
+            lulls,
             fabric,
             control,
             space: Mutex::new(CollectiveSpace::default()),

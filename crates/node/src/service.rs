@@ -25,6 +25,7 @@ use crate::NodeError;
 use crate::account::TimeClass;
 use crate::control::ControlChannel;
 use crate::host::EventFault;
+use crate::lulls::Lulls;
 use crate::runtime::{Runtime, classify};
 use crate::signals::SignalsHeld;
 use crate::waits::REPORT_EVERY;
@@ -33,6 +34,7 @@ const FABRIC: u64 = 1;
 const CONTROL: u64 = 2;
 const FAULTS: u64 = 3;
 const HOLDS: u64 = 4;
+const LULL: u64 = 5;
 
 /// The thread looks up this often at least: a thread that sent something and computes on relies on it for the
 /// fabric's timers.
@@ -69,6 +71,7 @@ impl Service {
         fabric: Option<&dyn Fabric>,
         control: Option<&ControlChannel>,
         runs_first: bool,
+        lulls: &Lulls,
     ) -> Result<Service, NodeError> {
         let system = |errno| NodeError::system("setting up the service thread's epoll")(errno);
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(system)?;
@@ -83,6 +86,8 @@ impl Service {
         let flags = TimerfdFlags::CLOEXEC | TimerfdFlags::NONBLOCK;
         let hold_timer = timerfd_create(TimerfdClockId::Monotonic, flags).map_err(system)?;
         epoll::add(&epoll, &hold_timer, epoll::EventData::new_u64(HOLDS), epoll::EventFlags::IN)
+            .map_err(system)?;
+        epoll::add(&epoll, &lulls.timer, epoll::EventData::new_u64(LULL), epoll::EventFlags::IN)
             .map_err(system)?;
         Ok(Service {
             epoll,
@@ -275,8 +280,11 @@ impl Runtime {
                 let stays_awake = program_stopped && self.patience.stays_awake();
                 spin_until = stays_awake.then(|| Instant::now() + SPIN);
             }
+            if is_ready(LULL) {
+                self.see_to_lull(program_stopped || is_ready(FABRIC));
+            }
             // What ended holds may have left behind is due as well.
-            let timers_due = (ready.is_empty() && !spins) || is_ready(HOLDS);
+            let timers_due = (ready.is_empty() && !spins) || is_ready(HOLDS) || is_ready(LULL);
             if self.has_fabric() && (timers_due || program_stopped || is_ready(FABRIC)) {
                 let from_program = self.account.is_computing() && !program_stopped;
                 let began = Instant::now();

@@ -306,7 +306,7 @@ pub trait Coherence: Debug + Send {
         message: &Message<'_>,
     ) -> Result<(), ProtocolError>;
 
-    /// The host's answer to an effect of this protocol's: to `Diff`, `Install` (merged), `Read` or `Atomic`.
+    /// The host's answer to an effect of this protocol's: to `Diff`, `DiffEarly`, `Install` (merged), `Read` or `Atomic`.
     fn handle_done(&mut self, site: &mut Site, done: Done);
 
     /// Other nodes have announced that they read these pages, which may not be allocated here yet, or belong to another protocol.
@@ -315,7 +315,8 @@ pub trait Coherence: Debug + Send {
     /// With asynchronous tracking: the host is about to be asked what was written.
     fn prepare_release(&mut self, _site: &mut Site) {}
 
-    /// With asynchronous tracking: these granules, among others' perhaps, may have been written.
+    /// With asynchronous tracking: these granules, among others' perhaps, may have been written since the last answer. At a release, or in a lull
+    /// ([`handle_lull`](Self::handle_lull)): nobody will hear of them again.
     fn note_written(&mut self, _site: &mut Site, _granules: &PageSet) {}
 
     /// The interval ends: has what was written in it compared. The release awaits the host's answers.
@@ -341,6 +342,15 @@ pub trait Coherence: Debug + Send {
 
     /// The program goes on after a barrier, which has taken its access to the pages in `voided`.
     fn begin_phase(&mut self, _site: &mut Site, _voided: &PageSet) {}
+
+    /// Whether the protocol has a use for moments in which the host has nothing to do.
+    fn wants_lull(&self) -> bool {
+        false
+    }
+
+    /// The host has nothing to do, and no interval is being closed. The protocol may ask what was written ([`Effect::CollectWritten`]);
+    /// [`note_written`](Self::note_written) tells the answer to all.
+    fn handle_lull(&mut self, _site: &mut Site) {}
 
     /// Whether anything waits for a page that the host holds ([`Effect::Hold`]).
     fn waits_for_holds(&self) -> bool {

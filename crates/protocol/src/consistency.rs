@@ -529,7 +529,9 @@ fn subject(message: &Message<'_>, is_known: impl Fn(PageId) -> bool) -> Option<S
             let first = pages.next();
             (first, first.into_iter().chain(pages).all(is_known), true)
         }
-        Message::Diffs { diffs, .. } | Message::EagerDiffs { diffs, .. } => {
+        Message::Diffs { diffs, .. }
+        | Message::EagerDiffs { diffs, .. }
+        | Message::EarlyDiffs { diffs, .. } => {
             let mut pages = diffs.iter().map(|diff| diff.page);
             let first = pages.next();
             (first, first.into_iter().chain(pages).all(is_known), true)
@@ -736,7 +738,10 @@ impl Engine for Consistency {
             }
             Done::Written { granules } => {
                 all.for_each(|protocol| protocol.note_written(site, granules));
-                site.answered();
+                // Else a protocol has asked in a lull.
+                if site.release.is_some() {
+                    site.answered();
+                }
             }
             Done::Diff { page, .. } => {
                 let protocol = protocols.of(*page);
@@ -746,7 +751,7 @@ impl Engine for Consistency {
                     site.answered();
                 }
             }
-            Done::Merged { page, .. } | Done::Atomic { page, .. } => {
+            Done::Merged { page, .. } | Done::Atomic { page, .. } | Done::DiffedEarly { page, .. } => {
                 let page = *page;
                 protocols.of(page).handle_done(site, done);
             }
@@ -765,6 +770,18 @@ impl Engine for Consistency {
     fn handle_held(&mut self, page: PageId) {
         self.protocols.of(page).handle_held(&mut self.site, page);
         self.advance();
+    }
+
+    fn wants_lull(&self) -> bool {
+        self.protocols.all.iter().any(|protocol| protocol.wants_lull())
+    }
+
+    fn handle_lull(&mut self) {
+        let Consistency { site, protocols, .. } = self;
+        if site.release.is_none() {
+            let wanting = protocols.all.iter_mut().filter(|protocol| protocol.wants_lull());
+            wanting.for_each(|protocol| protocol.handle_lull(site));
+        }
     }
 
     fn poll_effect(&mut self) -> Option<Effect> {

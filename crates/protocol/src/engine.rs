@@ -171,6 +171,12 @@ pub enum Effect {
         /// Keep the twin, with the diff applied to it (not a copy of the page, which threads may be writing); else drop it.
         keep_twin: bool,
     },
+    /// In the middle of an interval: encode where the page differs from its twin, which stays, with the diff applied to it, and answer with
+    /// [`Done::DiffedEarly`] before any other call.
+    DiffEarly {
+        /// The page.
+        page: PageId,
+    },
     /// Apply another node's diff to the page, and to its twin if it has one.
     Apply {
         /// The page.
@@ -270,6 +276,13 @@ pub enum Effect {
 pub enum Done {
     /// To [`Effect::Diff`]: the encoded runs, empty when nothing differs.
     Diff {
+        /// The page.
+        page: PageId,
+        /// The runs.
+        runs: Vec<u8>,
+    },
+    /// To [`Effect::DiffEarly`]: the encoded runs, empty when nothing differs.
+    DiffedEarly {
         /// The page.
         page: PageId,
         /// The runs.
@@ -412,6 +425,14 @@ pub trait Engine: Send {
     fn handle_held(&mut self, page: PageId) {
         unreachable!("nobody asked to hold {page}");
     }
+
+    /// Whether the engine has a use for moments in which the host has nothing to do.
+    fn wants_lull(&self) -> bool {
+        false
+    }
+
+    /// The host has nothing to do, and some time has gone by since it said so last. Only engines that want to hear of it are told.
+    fn handle_lull(&mut self) {}
 
     /// The next thing to do.
     fn poll_effect(&mut self) -> Option<Effect>;

@@ -97,7 +97,7 @@ use crate::{
 
 /// Diffs for one home are sent when they reach this many bytes, so that a long release overlaps with the network and no
 /// message grows with the number of dirty pages.
-const FLUSH_BATCH_BYTES: usize = 48 << 10;
+pub(crate) const FLUSH_BATCH_BYTES: usize = 48 << 10;
 
 /// Home-based lazy release consistency on one node.
 #[derive(Debug, Default)]
@@ -109,10 +109,12 @@ pub struct Hlrc {
     pages: FxHashMap<PageId, Page>,
     /// Pages written in the open interval: copies with a twin, and shared home pages. With asynchronous tracking only those
     /// that are known to be (or must be taken to be) before the host is asked.
-    written: PageSet,
+    pub(crate) written: PageSet,
     watch: Watch,
     /// Pages homed elsewhere on whose atomic words this node operated in the open interval.
     operated_on: PageSet,
+    /// Copies of which the home has been sent some of what the open interval changed, before its end: see [`crate::aurc`].
+    pub(crate) sent_early: PageSet,
     /// What the interval that is being closed owes to each home.
     flushes: BTreeMap<NodeId, Flush>,
     /// `Effect::Atomic`s that the host has not answered yet, in order: who wants the result, and of which word (page and offset).
@@ -230,6 +232,17 @@ impl Hlrc {
         }
         let pages = site.locate(page_id).span();
         site.out.push(Effect::Protect { pages, access });
+    }
+
+    /// Whether the page has a twin here that may differ from it, and no page that could cross a diff is on its way.
+    pub(crate) fn may_send_early(&self, site: &Site, page_id: PageId) -> bool {
+        let may = |page: &Page| page.twin && page.fetch.is_none();
+        self.written.contains(page_id) && !site.is_home(page_id) && self.pages.get(&page_id).is_some_and(may)
+    }
+
+    /// Whether the host notes writes to any page.
+    pub(crate) fn watches_any(&self) -> bool {
+        !self.watch.pages.is_empty()
     }
 
     fn make_twin(&mut self, site: &mut Site, page_id: PageId) {
@@ -371,27 +384,38 @@ impl Hlrc {
         last: bool,
         diffs: &[PageDiff<'_>],
     ) -> Result<(), ProtocolError> {
-        for PageDiff { page: page_id, runs } in diffs {
-            if site
-                .homes
-                .locate(*page_id)
-                .is_none_or(|located| located.page != *page_id || located.home != site.me)
-            {
-                return Err(unexpected("diffs of pages that are homed here", format!("one of {page_id}")));
-            }
-            diff::check(runs, site.page_bytes(*page_id) as usize)?;
-            if !runs.is_empty() {
-                site.out.push(Effect::Apply { page: *page_id, runs: runs.to_vec() });
-            }
-            site.tell(|| Some(Fact::Applied { page: *page_id, writer, seq, bytes: runs.len() as u32 }));
-            let page = self.pages.entry(*page_id).or_default();
+        for diff in diffs {
+            let page_id = diff.page;
+            self.apply_diff(site, writer, seq, diff)?;
+            let page = self.pages.entry(page_id).or_default();
             page.held.advance(writer, seq);
             page.needed.retain_beyond(&page.held);
-            self.serve_pending(site, *page_id);
+            self.serve_pending(site, page_id);
         }
         if last {
             self.publish(site, writer, seq);
         }
+        Ok(())
+    }
+
+    /// Changes the frame of a page that is homed here, not its version.
+    pub(crate) fn apply_diff(
+        &self,
+        site: &mut Site,
+        writer: NodeId,
+        seq: IntervalSeq,
+        diff: &PageDiff<'_>,
+    ) -> Result<(), ProtocolError> {
+        let PageDiff { page: page_id, runs } = *diff;
+        let located = site.homes.locate(page_id);
+        if located.is_none_or(|located| located.page != page_id || located.home != site.me) {
+            return Err(unexpected("diffs of pages that are homed here", format!("one of {page_id}")));
+        }
+        diff::check(runs, site.page_bytes(page_id) as usize)?;
+        if !runs.is_empty() {
+            site.out.push(Effect::Apply { page: page_id, runs: runs.to_vec() });
+        }
+        site.tell(|| Some(Fact::Applied { page: page_id, writer, seq, bytes: runs.len() as u32 }));
         Ok(())
     }
 
@@ -478,7 +502,10 @@ impl Hlrc {
     }
 
     fn finish_flush(&mut self, site: &mut Site) {
-        for page_id in std::mem::take(&mut self.operated_on).iter() {
+        // Changed at their homes already, which no diff need show.
+        let mut owed = std::mem::take(&mut self.operated_on);
+        owed.extend(&std::mem::take(&mut self.sent_early));
+        for page_id in owed.iter() {
             if !site.has_changed(page_id) {
                 self.handle_diff(site, page_id, Vec::new());
             }
@@ -608,6 +635,7 @@ impl Coherence for Hlrc {
                 }
             }
             Done::Atomic { outcome, .. } => self.finish_atomic_at_home(site, outcome),
+            Done::DiffedEarly { .. } => unreachable!("nobody asked for an early diff"),
             Done::Written { .. } | Done::Announced { .. } => {
                 unreachable!("an answer for all protocols of the node")
             }

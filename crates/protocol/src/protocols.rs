@@ -3,6 +3,7 @@
 use hiroba_base::NodeId;
 use hiroba_wire::ProtocolNumber;
 
+use crate::aurc::Aurc;
 use crate::coherence::Coherence;
 use crate::erc::{Erc, Mode};
 use crate::hlrc::Hlrc;
@@ -22,12 +23,20 @@ pub enum Protocol {
     Lrc,
     /// Home-based lazy release consistency ([`crate::hlrc`]).
     Hlrc,
+    /// Automatic update release consistency ([`crate::aurc`]).
+    Aurc,
 }
 
 impl Protocol {
     /// All of them, the default first.
-    pub const ALL: [Protocol; 5] =
-        [Protocol::Hlrc, Protocol::Lrc, Protocol::ErcInvalidate, Protocol::ErcUpdate, Protocol::Sc];
+    pub const ALL: [Protocol; 6] = [
+        Protocol::Hlrc,
+        Protocol::Aurc,
+        Protocol::Lrc,
+        Protocol::ErcInvalidate,
+        Protocol::ErcUpdate,
+        Protocol::Sc,
+    ];
 
     /// The protocol of this name.
     pub fn named(name: &str) -> Option<Protocol> {
@@ -58,6 +67,7 @@ impl Protocol {
             Protocol::ErcUpdate => "erc-update",
             Protocol::Lrc => "lrc",
             Protocol::Hlrc => "hlrc",
+            Protocol::Aurc => "aurc",
         }
     }
 
@@ -70,7 +80,7 @@ impl Protocol {
             Protocol::ErcInvalidate | Protocol::ErcUpdate => true,
             // The twin is made by the first store, so that pages that are read only have none.
             Protocol::Lrc => true,
-            Protocol::Hlrc => false,
+            Protocol::Hlrc | Protocol::Aurc => false,
         }
     }
 
@@ -78,7 +88,7 @@ impl Protocol {
     pub fn can_move_homes(self) -> bool {
         match self {
             Protocol::ErcInvalidate | Protocol::ErcUpdate => true,
-            Protocol::Sc | Protocol::Lrc | Protocol::Hlrc => false,
+            Protocol::Sc | Protocol::Lrc | Protocol::Hlrc | Protocol::Aurc => false,
         }
     }
 
@@ -90,6 +100,7 @@ impl Protocol {
             Protocol::ErcUpdate => Box::new(Erc::new(Mode::Update)),
             Protocol::Lrc => Box::new(Lrc::new()),
             Protocol::Hlrc => Box::new(Hlrc::new().reading_from(reached)),
+            Protocol::Aurc => Box::new(Aurc::new(Hlrc::new().reading_from(reached))),
         }
     }
 }

@@ -111,6 +111,16 @@ counters! {
     diffs_made,
     /// Encoded bytes of the diffs that were sent to homes.
     diff_bytes,
+    /// Of the diffs made, those that were sent before their interval ended (AURC).
+    early_diffs,
+    /// Of the bytes of diffs, theirs.
+    early_diff_bytes,
+    /// Nanoseconds that twins took to make.
+    twin_ns,
+    /// Nanoseconds that diffs took to make.
+    diff_ns,
+    /// Nanoseconds that diffs took to apply.
+    apply_ns,
     /// Cached pages whose access was taken away by a write notice.
     invalidations,
     /// Diffs of other nodes applied to pages homed here.

@@ -520,13 +520,22 @@ pub enum Message<'a> {
         /// The intervals that the home's copy holds, the operation's own among them if it wrote.
         version: VersionVector,
     },
+    /// Automatic update: to a home: what the sender has changed there so far in an interval that is not over. More may come, and the interval's
+    /// [`Message::Diffs`] come in any case.
+    EarlyDiffs {
+        /// The interval.
+        seq: IntervalSeq,
+        /// One diff a page, none of them empty.
+        #[serde(borrow)]
+        diffs: Vec<PageDiff<'a>>,
+    },
     /// Nothing but a sign of life, to a node of another host: a network that is cut is noticed though nobody needs it.
     Alive,
 }
 
 impl Message<'_> {
     /// The names of all kinds of messages. The first byte of an encoded message is the index of its own.
-    pub const KINDS: [&'static str; 46] = [
+    pub const KINDS: [&'static str; 47] = [
         "PageRequest",
         "PagesRequest",
         "PagesReply",
@@ -572,6 +581,7 @@ impl Message<'_> {
         "HoldRequest",
         "Held",
         "WordReply",
+        "EarlyDiffs",
         "Alive",
     ];
 }
@@ -611,7 +621,7 @@ impl<'a> Message<'a> {
             }
             Message::PagesRequest { wanted, .. } => limits.wanted(wanted),
             Message::PagesReply { copies, content } => limits.copies(copies, content),
-            Message::Diffs { seq, last: _, diffs } => {
+            Message::Diffs { seq, last: _, diffs } | Message::EarlyDiffs { seq, diffs } => {
                 limits.seq(*seq)?;
                 diffs.iter().try_for_each(|diff| limits.page(diff.page))
             }
@@ -830,6 +840,7 @@ mod tests {
             Message::OwnershipForward { page: PageId(3), requester: NodeId(2) },
             Message::InvalidateCopy { page: PageId(3) },
             Message::CopyInvalidated { page: PageId(3) },
+            Message::EarlyDiffs { seq: 1, diffs: vec![PageDiff { page: PageId(5), runs: &[1, 2, 3] }] },
             Message::LockTry { lock: LockId(2), timestamp: timestamp.clone() },
             Message::LockTryForward { lock: LockId(2), requester: NodeId(0), timestamp: timestamp.clone() },
             Message::LockTryOutcome { lock: LockId(2), requester: NodeId(0), granted: true },
@@ -948,6 +959,7 @@ mod tests {
                 knowledge,
             },
             Message::Diffs { seq: 0, last: false, diffs: vec![] },
+            Message::EarlyDiffs { seq: 1, diffs: vec![PageDiff { page: PageId(100), runs: &[] }] },
             Message::LockRequest { lock: LockId(0), timestamp: VectorTimestamp::new(5) },
             Message::LockTryOutcome { lock: LockId(0), requester: NodeId(9), granted: true },
             Message::Ownership { page: PageId(3), copyset: vec![NodeId(4)], turns: Vec::new() },

@@ -7,6 +7,7 @@
 use std::collections::VecDeque;
 
 use hiroba_base::{IntervalSeq, NodeId, PageId, PageRange, Prng, RngExt, VersionVector};
+use hiroba_protocol::aurc::Aurc;
 use hiroba_protocol::hlrc::Hlrc;
 use hiroba_protocol::{Consistency, Engine, ReadOutcome, WriteTracking};
 use hiroba_wire::Limits;
@@ -22,6 +23,15 @@ pub fn hlrc(one_sided: bool) -> impl FnMut(NodeId, Limits, WriteTracking) -> Con
     move |me, limits, tracking| {
         let others = NodeId::all(limits.nodes).filter(|node| one_sided && *node != me);
         let protocol = Hlrc::new().reading_from(others);
+        Consistency::new(me, limits, tracking, Box::new(protocol)).telling()
+    }
+}
+
+/// Makes AURC engines for a cluster; with `one_sided` they read each other's frames.
+pub fn aurc(one_sided: bool) -> impl FnMut(NodeId, Limits, WriteTracking) -> Consistency {
+    move |me, limits, tracking| {
+        let others = NodeId::all(limits.nodes).filter(|node| one_sided && *node != me);
+        let protocol = Aurc::new(Hlrc::new().reading_from(others));
         Consistency::new(me, limits, tracking, Box::new(protocol)).telling()
     }
 }

@@ -107,6 +107,11 @@ impl<E: Engine> Cluster<E> {
         self.note(thread, Event::Enter(activity));
     }
 
+    /// The node's runtime does something of its own accord.
+    pub(super) fn acts_by_itself(&mut self, node: NodeId) {
+        self.recorder.actors[node.index()] = ThreadNumber::RUNTIME;
+    }
+
     /// The node's runtime handles a message.
     pub(super) fn begin_serving(&mut self, node: NodeId, from: NodeId, bytes: &[u8]) {
         self.recorder.actors[node.index()] = ThreadNumber::RUNTIME;

@@ -10,6 +10,7 @@ use crate::cluster::Ended;
 use crate::program::script::*;
 use crate::program::{Address, Instruction, Program, Region, Register, Script};
 
+mod aurc;
 mod bulk;
 mod homeless;
 mod one_sided;
@@ -18,6 +19,7 @@ mod sequential;
 mod threads;
 mod tracking;
 
+pub use aurc::early;
 pub use sequential::sequential;
 
 /// A judgement of an outcome.

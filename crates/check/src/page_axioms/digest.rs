@@ -46,13 +46,14 @@ pub(super) struct Parcel {
 pub(super) struct Applied {
     pub(super) record: usize,
     pub(super) seq: IntervalSeq,
+    pub(super) bytes: u32,
 }
 
 #[derive(Default)]
 pub(super) struct NodeDigest<'a> {
     /// By ascending number, if the node counts well.
     pub(super) intervals: Vec<Interval<'a>>,
-    /// Lengths of the diffs of each interval that are not empty.
+    /// Lengths of the diffs of each interval that are not empty; of a page of which there are several, of all together.
     pub(super) diffs: FxHashMap<(PageId, IntervalSeq), u32>,
     /// By page and writer, in the order of the records.
     pub(super) applied: FxHashMap<(PageId, NodeId), Vec<Applied>>,
@@ -189,13 +190,15 @@ impl<'a> Digest<'a> {
                     }
                 }
                 Event::Diffed { page, bytes } if *bytes > 0 => diffs.push((*page, *bytes)),
-                Event::Applied { page, writer, seq, .. } => {
+                Event::Applied { page, writer, seq, bytes } => {
                     let applied = digest.applied.entry((*page, *writer)).or_default();
-                    applied.push(Applied { record, seq: *seq });
+                    applied.push(Applied { record, seq: *seq, bytes: *bytes });
                 }
                 Event::Closed { seq, pages } => {
                     raise(&mut seen, node, *seq);
-                    digest.diffs.extend(diffs.drain(..).map(|(page, bytes)| ((page, *seq), bytes)));
+                    for (page, bytes) in diffs.drain(..) {
+                        *digest.diffs.entry((page, *seq)).or_default() += bytes;
+                    }
                     digest.close(*seq, record, pages);
                     if let Some(call) = calls.open.last_mut().filter(|call| makes_known(call.activity)) {
                         call.seen.clone_from(&seen);
@@ -213,6 +216,11 @@ impl<'a> Digest<'a> {
                 Event::Region { granules, .. } => _ = self.regions.insert(granules.first, event),
                 _ => {}
             }
+        }
+        // Made in an interval that never ended.
+        let open = self.nodes[node.index()].last_interval() + 1;
+        for (page, bytes) in diffs {
+            *self.nodes[node.index()].diffs.entry((page, open)).or_default() += bytes;
         }
         let unfinished = calls.into_values().flat_map(|calls| calls.open);
         unfinished.for_each(|call| self.finish(node, &call.ends, &call.seen));

@@ -51,6 +51,8 @@ pub enum Axiom {
     OneWriter,
     /// A frame is said to hold only intervals that were closed, and that wrote its page.
     Claims,
+    /// The same where an interval makes several of one page (automatic update): only all of them together are the interval's.
+    DiffsInPieces,
 }
 
 impl fmt::Display for Axiom {
@@ -65,7 +67,7 @@ impl fmt::Display for Axiom {
             Axiom::Intervals => "intervals are counted, and seen only when they were closed",
             Axiom::Visibility => "what a node may read holds every interval that it has seen",
             Axiom::Versions => "a frame holds what its home held",
-            Axiom::Diffs => "diffs are applied once, whole and in order",
+            Axiom::Diffs | Axiom::DiffsInPieces => "diffs are applied once, whole and in order",
             Axiom::OneWriter => "who may write a page is the only one who may touch it",
             Axiom::Claims => "a frame holds what was written",
         })
@@ -105,8 +107,22 @@ const LRC: &[Axiom] = &[
     Axiom::Claims,
 ];
 
+/// Automatic update release consistency: as home-based LRC, but for diffs that leave before their interval ends.
+const AURC: &[Axiom] = &[
+    Axiom::Messages,
+    Axiom::Holds,
+    Axiom::HoldsTell,
+    Axiom::Meetings,
+    Axiom::MeetingsTell,
+    Axiom::PublicationsTell,
+    Axiom::Intervals,
+    Axiom::Visibility,
+    Axiom::Versions,
+    Axiom::DiffsInPieces,
+];
+
 /// The axioms of each protocol that has more than the common ones. A new engine adds its line.
-const PROTOCOLS: &[(&str, &[Axiom])] = &[("hlrc", HLRC), ("lrc", LRC), ("sc", SC)];
+const PROTOCOLS: &[(&str, &[Axiom])] = &[("hlrc", HLRC), ("aurc", AURC), ("lrc", LRC), ("sc", SC)];
 
 /// The axioms that runs of a protocol are held to.
 pub fn axioms_of(protocol: &str) -> &'static [Axiom] {
@@ -140,6 +156,21 @@ impl Rules<'_> {
     /// The rules of a simulated run of lazy release consistency without homes.
     pub fn lrc() -> Rules<'static> {
         Rules { axioms: LRC, one_sided: false, granule_bytes: GRANULE_BYTES, message_kinds: &[] }
+    }
+}
+
+impl Rules<'_> {
+    /// The rules of a simulated run of AURC.
+    pub fn aurc(one_sided: bool) -> Rules<'static> {
+        Rules { axioms: AURC, ..Rules::hlrc(one_sided) }
+    }
+
+    fn in_pieces(&self) -> bool {
+        self.axioms.contains(&Axiom::DiffsInPieces)
+    }
+
+    fn diffs(&self) -> Axiom {
+        if self.in_pieces() { Axiom::DiffsInPieces } else { Axiom::Diffs }
     }
 }
 

@@ -98,6 +98,8 @@ pub(super) struct Watcher<'a> {
     /// The latest interval of this node that wrote a page, with a diff for its home.
     own: FxHashMap<PageId, IntervalSeq>,
     received: FxHashMap<NodeId, usize>,
+    /// Of the latest interval of a node that has changed a page here, how many bytes of diffs.
+    applied: FxHashMap<(PageId, NodeId), (IntervalSeq, u32)>,
     /// What the threads are in: the sender where it is a message.
     serving: FxHashMap<ThreadNumber, Vec<Option<NodeId>>>,
 }
@@ -123,6 +125,7 @@ impl<'a> Watcher<'a> {
             lacking: BTreeMap::new(),
             own: FxHashMap::default(),
             received: FxHashMap::default(),
+            applied: FxHashMap::default(),
             serving: FxHashMap::default(),
         }
     }
@@ -439,7 +442,7 @@ impl<'a> Watcher<'a> {
             return Ok(());
         }
         let applied = self.digest.nodes[home.index()].applied.get(&(page, writer));
-        let applied = applied.and_then(|applied| applied.iter().find(|applied| applied.seq == seq));
+        let applied = applied.and_then(|applied| applied.iter().rfind(|applied| applied.seq == seq));
         match applied {
             Some(applied) if applied.record < before => Ok(()),
             Some(applied) => Err(format!(
@@ -461,25 +464,38 @@ impl<'a> Watcher<'a> {
     }
 
     fn apply(&mut self, page: PageId, writer: NodeId, seq: IntervalSeq, bytes: u32) {
+        let axiom = self.rules.diffs();
         self.findings.diffs += 1;
         let held = self.holds.entry(page).or_default();
         let before = held.get(writer);
-        held.advance(writer, seq);
-        self.settle(page);
         if !self.exists(writer) {
-            return self
-                .convict(Axiom::Diffs, |_| format!("a diff of node {writer}, which is none of the job's"));
+            return self.convict(axiom, |_| format!("a diff of node {writer}, which is none of the job's"));
         }
-        if before >= seq {
-            self.convict(Axiom::Diffs, |_| {
+        let made = self.digest.nodes[writer.index()].diffs.get(&(page, seq)).copied();
+        let applied = self.applied.entry((page, writer)).or_default();
+        if !self.rules.in_pieces() || applied.0 != seq {
+            *applied = (seq, 0);
+        }
+        applied.1 += bytes;
+        let applied = applied.1;
+        // What an interval still under way changes nobody can hold it to; its end shows whether all has come.
+        let is_whole = !self.rules.in_pieces() || applied >= made.unwrap_or(0);
+        if is_whole {
+            let held = self.holds.entry(page).or_default();
+            held.advance(writer, seq);
+            self.settle(page);
+        }
+        if before > seq || before == seq && (bytes > 0 || !self.rules.in_pieces()) {
+            self.convict(axiom, |_| {
                 format!("the diff of {page} from interval {seq} of node {writer} is applied when that of interval {before} has been")
             });
         }
-        let made = self.digest.nodes[writer.index()].diffs.get(&(page, seq)).copied();
-        if made.unwrap_or(0) != bytes && !self.is_cut_off(writer) {
+        let is_right =
+            if self.rules.in_pieces() { applied <= made.unwrap_or(0) } else { applied == made.unwrap_or(0) };
+        if !is_right && !self.is_cut_off(writer) {
             let made = made.map_or("none".to_owned(), |made| format!("one of {made} bytes"));
-            self.convict(Axiom::Diffs, |_| {
-                format!("a diff of {page} of {bytes} bytes from interval {seq} of node {writer} is applied, which made {made}")
+            self.convict(axiom, |_| {
+                format!("a diff of {page} of {applied} bytes from interval {seq} of node {writer} is applied, which made {made}")
             });
         }
     }
@@ -494,7 +510,7 @@ impl<'a> Watcher<'a> {
             let theirs = &digest.nodes[writer.index()];
             let sent = theirs.sent.get(&self.node).map_or(&[][..], |sent| sent.as_slice());
             let came = self.received.get(&writer).copied().unwrap_or(0);
-            for (page, seq) in theirs.diffs.keys() {
+            for ((page, seq), made) in &theirs.diffs {
                 if digest.home_of(*page).is_none_or(|(home, _)| home != self.node) {
                     continue;
                 }
@@ -502,10 +518,14 @@ impl<'a> Watcher<'a> {
                 // The last of the interval's diffs for this home are what the writer sends it next.
                 let must_come = sent.partition_point(|parcel| parcel.record < interval.record) + 1;
                 let applied = digest.nodes[self.node.index()].applied.get(&(*page, writer));
-                let is_applied =
-                    applied.is_some_and(|applied| applied.iter().any(|applied| applied.seq == *seq));
+                let pieces = applied.into_iter().flatten().filter(|applied| applied.seq == *seq);
+                let is_applied = if self.rules.in_pieces() {
+                    pieces.map(|piece| piece.bytes).sum::<u32>() >= *made
+                } else {
+                    pieces.count() > 0
+                };
                 if came >= must_come && !is_applied {
-                    self.convict(Axiom::Diffs, |_| {
+                    self.convict(self.rules.diffs(), |_| {
                         format!(
                             "the diff of {page} that node {writer} made in its interval {seq} (record {}) came here and was never \
                              applied",

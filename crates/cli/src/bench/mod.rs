@@ -16,12 +16,14 @@ mod shared;
 mod streams;
 mod table;
 mod unsealed;
+mod updates;
 
 use std::io::{BufRead, BufReader, IsTerminal, Write};
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
+use hiroba_node::Protocol;
 use hiroba_wire::control::{FaultSourceChoice, WriteTrackingChoice};
 use rustix::process::Signal;
 use serde::{Deserialize, Serialize};
@@ -107,10 +109,14 @@ pub fn bench(options: &BenchOptions) -> Result<u8, Failure> {
             fabric: options.fabric.clone(),
             setting: setting.describe(),
         };
-        match run_job(options, &setting, nodes, &plan, &mut progress)? {
-            Ok(more) => rows.extend(more),
-            // The job has said why.
-            Err(status) => return Ok(status),
+        let compared = *group == Group::Updates;
+        let protocols = if compared { updates::PROTOCOLS.to_vec() } else { vec![Protocol::Hlrc.name()] };
+        for protocol in protocols {
+            match run_job(options, &setting, protocol, nodes, &plan, &mut progress)? {
+                Ok(more) => rows.extend(more),
+                // The job has said why.
+                Err(status) => return Ok(status),
+            }
         }
     }
     progress.clear();
@@ -187,6 +193,7 @@ impl Setting {
 fn run_job(
     options: &BenchOptions,
     setting: &Setting,
+    protocol: &str,
     nodes: u16,
     plan: &BenchPlan,
     progress: &mut Progress,
@@ -199,7 +206,7 @@ fn run_job(
     let text = |what: serde_json::Result<String>| what.map_err(|error| failed(error.into()));
     let choices = ["--fault-source", setting.fault_source, "--write-tracking", setting.write_tracking];
     let count = nodes.to_string();
-    let job = ["-n", &count, "--fabric", &options.fabric].into_iter().chain(choices);
+    let job = ["-n", &count, "--fabric", &options.fabric, "--protocol", protocol].into_iter().chain(choices);
     if options.without_seal {
         let arguments = job.map(str::to_owned).collect();
         let job = UnsealedJob { arguments, plan: plan.clone() };

@@ -42,6 +42,7 @@ pub fn serve_as_node(plan: &BenchPlan) -> Result<u8, Failure> {
                 Group::Atomic => node.atomics(),
                 Group::Stream => node.streams(),
                 Group::Release => node.releases(),
+                Group::Updates => node.updates(),
                 Group::Diff | Group::Compute => {}
             }
         }

@@ -61,6 +61,8 @@ pub enum Group {
     Stream,
     /// Releases with pages written before.
     Release,
+    /// Pages written while a node computes, and what of them is left to send at the release.
+    Updates,
     /// A page against its twin.
     Diff,
     /// What one node costs a program.
@@ -69,13 +71,14 @@ pub enum Group {
 
 impl Group {
     /// All, in the order in which they are measured.
-    pub const ALL: [Group; 8] = [
+    pub const ALL: [Group; 9] = [
         Group::Fault,
         Group::Barrier,
         Group::Lock,
         Group::Atomic,
         Group::Stream,
         Group::Release,
+        Group::Updates,
         Group::Diff,
         Group::Compute,
     ];
@@ -89,6 +92,7 @@ impl Group {
             Group::Atomic => "atomic",
             Group::Stream => "stream",
             Group::Release => "release",
+            Group::Updates => "updates",
             Group::Diff => "diff",
             Group::Compute => "compute",
         }

@@ -23,7 +23,7 @@ const GROUPS_SEARCHED: usize = 8;
 impl Hlrc {
     /// Begins to fetch one page, which somebody waits for: from the home's frame, or by message.
     pub(super) fn request_page(&mut self, site: &mut Site, home: NodeId, page_id: PageId) {
-        if self.reach.includes(home) {
+        if self.may_read(home, page_id) {
             self.read_pages(site, home, vec![page_id]);
         } else {
             self.ask_for_page(site, home, page_id);
@@ -37,12 +37,17 @@ impl Hlrc {
             homes.entry(site.locate(*page_id).home).or_default().push(*page_id);
         }
         for (home, pages) in homes {
-            if self.reach.includes(home) {
-                self.read_pages(site, home, pages);
-            } else {
-                self.ask_for_pages(site, home, &pages, descending);
-            }
+            let (read, asked): (Vec<_>, Vec<_>) =
+                pages.into_iter().partition(|page_id| self.may_read(home, *page_id));
+            self.read_pages(site, home, read);
+            self.ask_for_pages(site, home, &asked, descending);
         }
+    }
+
+    /// Whether the page may be read from its home's frame: not while diffs of this node's may be on their way that the home will not publish, which
+    /// a request follows on their link.
+    fn may_read(&self, home: NodeId, page_id: PageId) -> bool {
+        self.reach.includes(home) && !self.sent_early.contains(page_id)
     }
 
     /// Asks for pages in as few messages as they fit.

@@ -1,0 +1,361 @@
+//! Automatic update release consistency.
+//!
+//! Read first: Iftode, Dubnicki, Felten, Li, *Improving Release-Consistent Shared Virtual Memory using Automatic Update*, HPCA 1996, its section
+//! on AURC; then [`crate::hlrc`], which the same authors derived from it (Zhou, Iftode, Li, OSDI 1996) and which this file builds on: homes,
+//! intervals, write notices and fetches are the same.
+//!
+//! In the paper the network interface snoops the memory bus: each store to a copy that is mapped to its home travels there at once, without
+//! twin or diff, and at a release little is left to wait for.
+//!
+//! **The deviation**: no hardware snoops here. Twins and diffs stay, and what is automatic is their time: while the program computes, what it has
+//! written leaves for the home **in the background**, as diffs of pages that an interval has changed *so far*. The host says when it has a moment
+//! with nothing else to do, a **lull** ([`Engine::handle_lull`](crate::Engine::handle_lull)). At the release the rest follows, as in home-based LRC.
+//! The mapping of a writer's page onto its home's frame, which would come nearer to the paper where nodes share memory, is not made; only
+//! there would a store need neither.
+//!
+//! A copy, beyond the states of home-based LRC (the home has none of its own):
+//!
+//! | state | in a lull | load, store | release | notice of another's |
+//! |---|---|---|---|---|
+//! | clean | – | as there; the first store → dirty | – | → absent |
+//! | dirty | when it is due: early diff, twin := twin + diff → partly sent | – | diff, notice | → dirty, invalidated |
+//! | dirty, invalidated | the same, stays invalidated | fetch by message | diff, notice | – |
+//! | dirty, on its way here | – : the page would come without the diff | wait | as there | – |
+//! | partly sent | when it is due again: the same | – | what differs still, perhaps nothing; **notice anyway** | → dirty, invalidated; its notice stays owed |
+//!
+//! Why this is right:
+//! - *An early diff claims nothing.* The home changes its frame and leaves the page's version, and what it publishes, as they were: they follow from
+//!   the release's [`Message::Diffs`], which come behind all early ones on the same link, for every page that was sent early, and be it with an
+//!   empty diff. Who needs the interval waits for that; so who may rely on its stores finds them all.
+//! - *Others may see stores of an open interval.* A home, a request or a one-sided reader that meets them is not ordered behind them; a
+//!   program without data races does not look at those bytes. In a copy that is merged they are none of the copy's own writes, as they go into
+//!   frame and twin.
+//! - *Nothing older follows.* A later store by another node to a byte that was sent is ordered behind the interval's end. That node's copy lost its
+//!   access by the notice and has been fetched from the home behind the last diff, so its own diff comes later than all of them.
+//! - *Siblings go on writing while a page is compared.* Each byte is read once. The twin takes what was sent, not what the page holds by
+//!   then: what was stored since differs from it still, and goes with the next diff.
+//! - *A writer that fetches a page anew finds its own early diffs in it*, or the merge would take them back: the request follows them on the link.
+//!   So a page on its way is not sent early, since it may have left the home before; and a page that was sent early is not read from
+//!   the home's frame, where nobody could tell whether the diff is applied yet, until the interval has ended and counts as needed.
+//! - *Atomic words* are patched into the twin too, so no diff undoes them; plain stores to them precede an operation by a release, as there.
+//!
+//! What it costs: a page that the program writes again is sent again. So it goes early only when it has been quiet, as far as is known: where writes
+//! are noted, when they show none since the lull before; else, one lull after its first store. Each time that it is looked at it waits four times
+//! as many lulls for the next time in the same interval, and a page that changed again after it had been sent waits longer in later intervals.
+
+use std::collections::BTreeMap;
+
+use hiroba_base::{Access, IntervalSeq, NodeId, PageId, PageRange, PageSet, VectorTimestamp};
+use hiroba_wire::{Limits, Message, PageDiff};
+use rustc_hash::FxHashMap;
+
+use crate::coherence::{Coherence, Site, WordOperation};
+use crate::hlrc::{FLUSH_BATCH_BYTES, Hlrc};
+use crate::home::Located;
+use crate::{Consistency, Done, Effect, ProtocolError, Waiter, WriteTracking};
+
+/// Pages that are compared in one lull, at most, and bytes of them: some tens of microseconds, for which faults wait.
+const PAGES_PER_LULL_MAX: usize = 32;
+const BYTES_PER_LULL_MAX: u64 = 128 << 10;
+
+/// A page waits two to the power of this many lulls, at most.
+const PATIENCE_MAX: u8 = 8;
+
+/// Each look at a page multiplies the lulls before the next one in the same interval by two to the power of this.
+const LOOK_COSTS: u8 = 2;
+
+/// Automatic update release consistency on one node.
+#[derive(Debug, Default)]
+pub struct Aurc {
+    hlrc: Hlrc,
+    /// Lulls so far.
+    lulls: u64,
+    /// In this lull the host is asked which pages were written.
+    asks: bool,
+    /// Pages that may be dirty, by the lull in which they are due: no more than the node has copies.
+    due: BTreeMap<u64, PageSet>,
+    candidates: FxHashMap<PageId, Candidate>,
+    /// Early diffs that the host has yet to make.
+    awaited: usize,
+    /// Those that it has made in this lull, by home.
+    made: BTreeMap<NodeId, Vec<(PageId, Vec<u8>)>>,
+}
+
+/// What is known of a copy that has been dirty.
+#[derive(Clone, Copy, Debug, Default)]
+struct Candidate {
+    /// In which lull it is due, in this interval.
+    due: Option<u64>,
+    /// How often it was looked at, and in which interval.
+    looks: u8,
+    looked_in: IntervalSeq,
+    /// How much longer than others it waits, since it is written again and again.
+    patience: u8,
+}
+
+impl Candidate {
+    fn note_look(&mut self, open: IntervalSeq) {
+        self.looks = if self.looked_in == open { self.looks.saturating_add(1) } else { 1 };
+        self.looked_in = open;
+    }
+
+    fn wait_lulls(self, open: IntervalSeq) -> u64 {
+        let looks = if self.looked_in == open { self.looks } else { 0 };
+        1 << looks.saturating_mul(LOOK_COSTS).saturating_add(self.patience).min(PATIENCE_MAX)
+    }
+}
+
+/// The number that the open interval will have.
+fn open_interval(site: &Site) -> IntervalSeq {
+    site.timestamp.get(site.me) + 1
+}
+
+impl Aurc {
+    /// Nothing is allocated yet. `hlrc` is what it builds on.
+    pub fn new(hlrc: Hlrc) -> Aurc {
+        Aurc { hlrc, ..Aurc::default() }
+    }
+
+    /// The engine of node `me`, with nothing allocated.
+    pub fn engine(me: NodeId, limits: Limits, tracking: WriteTracking) -> Consistency {
+        Consistency::new(me, limits, tracking, Box::new(Aurc::new(Hlrc::new())))
+    }
+
+    /// The page may be dirty: it will be due.
+    fn queue(&mut self, site: &Site, page: PageId) {
+        let candidate = self.candidates.entry(page).or_default();
+        if candidate.due.is_none() {
+            let due = self.lulls + candidate.wait_lulls(open_interval(site));
+            candidate.due = Some(due);
+            self.due.entry(due).or_default().insert(page);
+        }
+    }
+
+    /// What has become writable for the program is dirty.
+    fn queue_written(&mut self, site: &Site, pages: impl IntoIterator<Item = PageId>) {
+        if site.is_async() {
+            return;
+        }
+        for page in pages {
+            if self.hlrc.written.contains(page) && !site.is_home(page) {
+                self.queue(site, page);
+            }
+        }
+    }
+
+    /// The page that has been due for the longest time.
+    fn next_due(&mut self) -> Option<PageId> {
+        let mut first = self.due.first_entry().filter(|pages| *pages.key() <= self.lulls)?;
+        let page = first.get().iter().next().expect("no set is left empty");
+        first.get_mut().remove(page);
+        if first.get().is_empty() {
+            first.remove();
+        }
+        self.candidate(page).due = None;
+        Some(page)
+    }
+
+    /// Has pages compared that are due. Those in `fresh` have been written since the lull before.
+    fn send_due(&mut self, site: &mut Site, fresh: &PageSet) {
+        let mut bytes = 0;
+        for _ in 0..PAGES_PER_LULL_MAX {
+            let Some(page) = self.next_due() else { break };
+            if !self.hlrc.written.contains(page) {
+                continue;
+            }
+            if fresh.contains(page) || !self.hlrc.may_send_early(site, page) {
+                self.look_again(site, page);
+                continue;
+            }
+            self.awaited += 1;
+            site.out.push(Effect::DiffEarly { page });
+            bytes += u64::from(site.page_bytes(page));
+            if bytes >= BYTES_PER_LULL_MAX {
+                break;
+            }
+        }
+    }
+
+    fn look_again(&mut self, site: &Site, page: PageId) {
+        self.candidate(page).note_look(open_interval(site));
+        self.queue(site, page);
+    }
+
+    fn candidate(&mut self, page: PageId) -> &mut Candidate {
+        self.candidates.get_mut(&page).expect("what was due is known")
+    }
+
+    /// The page has been compared in the middle of the interval.
+    fn handle_early_diff(&mut self, site: &mut Site, page: PageId, runs: Vec<u8>) {
+        self.awaited -= 1;
+        if !runs.is_empty() {
+            self.hlrc.sent_early.insert(page);
+            self.made.entry(site.locate(page).home).or_default().push((page, runs));
+        }
+        if site.is_async() {
+            // What is stored from now on is noted, and what was stored before it is sent.
+            self.hlrc.written.remove(page);
+            self.candidate(page).note_look(open_interval(site));
+        } else {
+            self.look_again(site, page);
+        }
+        if self.awaited == 0 {
+            self.send_made(site);
+        }
+    }
+
+    fn send_made(&mut self, site: &mut Site) {
+        let seq = open_interval(site);
+        for (home, made) in std::mem::take(&mut self.made) {
+            let mut batch: Vec<PageDiff<'_>> = Vec::new();
+            let mut bytes = 0;
+            for (page, runs) in &made {
+                batch.push(PageDiff { page: *page, runs });
+                bytes += runs.len();
+                if bytes >= FLUSH_BATCH_BYTES {
+                    let diffs = std::mem::take(&mut batch);
+                    site.out.send(home, &Message::EarlyDiffs { seq, diffs });
+                    bytes = 0;
+                }
+            }
+            if !batch.is_empty() {
+                site.out.send(home, &Message::EarlyDiffs { seq, diffs: batch });
+            }
+        }
+    }
+
+    /// All that the interval has changed is compared: was it worth while to send some of it early?
+    fn learn(&mut self, site: &Site) {
+        for page in self.hlrc.sent_early.iter() {
+            let candidate = self.candidates.get_mut(&page).expect("what was sent early is known");
+            candidate.patience = if site.has_changed(page) {
+                (candidate.patience + 1).min(PATIENCE_MAX)
+            } else {
+                candidate.patience.saturating_sub(1)
+            };
+        }
+    }
+}
+
+impl Coherence for Aurc {
+    fn is_read_from(&self) -> bool {
+        self.hlrc.is_read_from()
+    }
+
+    fn access(&self, page: PageId) -> Access {
+        self.hlrc.access(page)
+    }
+
+    fn fault(&mut self, site: &mut Site, page: Located, wanted: Access, waiter: Option<Waiter>) {
+        self.hlrc.fault(site, page, wanted, waiter);
+        self.queue_written(site, [page.page]);
+    }
+
+    fn operate(&mut self, site: &mut Site, operation: WordOperation) {
+        self.hlrc.operate(site, operation);
+    }
+
+    fn operate_after_release(&mut self, site: &mut Site, operation: WordOperation) {
+        self.hlrc.operate_after_release(site, operation);
+    }
+
+    fn prefetch(&mut self, site: &mut Site, pages: PageRange) {
+        self.hlrc.prefetch(site, pages);
+    }
+
+    fn handle_message(
+        &mut self,
+        site: &mut Site,
+        from: NodeId,
+        message: &Message<'_>,
+    ) -> Result<(), ProtocolError> {
+        match message {
+            Message::EarlyDiffs { seq, diffs } => {
+                diffs.iter().try_for_each(|diff| self.hlrc.apply_diff(site, from, *seq, diff))
+            }
+            Message::PagesReply { copies, .. } => {
+                self.hlrc.handle_message(site, from, message)?;
+                self.queue_written(site, copies.iter().map(|copy| copy.page));
+                Ok(())
+            }
+            _ => self.hlrc.handle_message(site, from, message),
+        }
+    }
+
+    fn handle_done(&mut self, site: &mut Site, done: Done) {
+        match done {
+            Done::DiffedEarly { page, runs } => self.handle_early_diff(site, page, runs),
+            Done::Read { pages, .. } => {
+                let granules = site.locate(pages.first).granules;
+                self.hlrc.handle_done(site, done);
+                self.queue_written(site, pages.iter().step_by(granules as usize));
+            }
+            _ => self.hlrc.handle_done(site, done),
+        }
+    }
+
+    fn handle_announced(&mut self, site: &mut Site, pages: &[PageId]) {
+        self.hlrc.handle_announced(site, pages);
+    }
+
+    fn prepare_release(&mut self, site: &mut Site) {
+        self.hlrc.prepare_release(site);
+    }
+
+    fn note_written(&mut self, site: &mut Site, granules: &PageSet) {
+        self.hlrc.note_written(site, granules);
+        if !std::mem::take(&mut self.asks) {
+            return;
+        }
+        let located = granules.iter().filter_map(|granule| site.homes.locate(granule));
+        let copies = located.filter(|located| located.home != site.me).map(|located| located.page);
+        let fresh: PageSet = copies.filter(|page| self.hlrc.written.contains(*page)).collect();
+        fresh.iter().for_each(|page| self.queue(site, page));
+        self.send_due(site, &fresh);
+    }
+
+    fn close(&mut self, site: &mut Site) {
+        self.hlrc.close(site);
+        for page in std::mem::take(&mut self.due).values().flat_map(PageSet::iter) {
+            self.candidate(page).due = None;
+        }
+    }
+
+    fn flush(&mut self, site: &mut Site) {
+        self.learn(site);
+        self.hlrc.flush(site);
+    }
+
+    fn handle_notice(
+        &mut self,
+        site: &mut Site,
+        writer: NodeId,
+        seq: IntervalSeq,
+        page: PageId,
+        voided: &mut PageSet,
+    ) {
+        self.hlrc.handle_notice(site, writer, seq, page, voided);
+    }
+
+    fn handle_meeting(&mut self, site: &mut Site, all_have_seen: &VectorTimestamp) {
+        self.hlrc.handle_meeting(site, all_have_seen);
+    }
+
+    fn begin_phase(&mut self, site: &mut Site, voided: &PageSet) {
+        self.hlrc.begin_phase(site, voided);
+    }
+
+    fn wants_lull(&self) -> bool {
+        !self.due.is_empty() || self.hlrc.watches_any()
+    }
+
+    fn handle_lull(&mut self, site: &mut Site) {
+        self.lulls += 1;
+        if site.is_async() {
+            self.asks = true;
+            site.out.push(Effect::CollectWritten);
+        } else {
+            self.send_due(site, &PageSet::new());
+        }
+    }
+}
