@@ -26,7 +26,7 @@ fn main() -> ExitCode {
         scenarios.extend(larger_scenarios());
     }
     println!(
-        "{:<10}{:<7}{:<44}{:>12}{:>12}{:>10}{:>9}",
+        "{:<16}{:<7}{:<44}{:>12}{:>12}{:>10}{:>9}",
         "protocol", " writes", " program", "situations", "choices", "outcomes", "s"
     );
     for protocol in Protocol::ALL
@@ -42,7 +42,7 @@ fn main() -> ExitCode {
                 let exploration = Arc::new(Exploration::new(scenario.clone(), protocol, *tracking));
                 let explored = model::explore(&exploration);
                 println!(
-                    "{:<10}{:<6} {:<44}{:>12}{:>12}{:>10}{:>9.1}",
+                    "{:<16}{:<6} {:<44}{:>12}{:>12}{:>10}{:>9.1}",
                     protocol.name(),
                     format!("{tracking:?}"),
                     scenario.name,

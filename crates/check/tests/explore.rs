@@ -48,6 +48,11 @@ fn every_interleaving_under_eager_release_consistency_is_right() {
     every_interleaving_is_right(Protocol::ErcUpdate);
 }
 
+#[test]
+fn every_interleaving_under_automatic_update_is_right() {
+    every_interleaving_is_right(Protocol::Aurc);
+}
+
 /// A planted bug that shows: what is wrong, and the way there if it went wrong on the way.
 struct Found {
     wrong: String,
