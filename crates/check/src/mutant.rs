@@ -13,6 +13,7 @@ use crate::program::GRANULE_BYTES;
 pub mod aurc;
 pub mod erc;
 pub mod lrc;
+pub mod moves;
 pub mod sc;
 
 /// Where a mutant may meddle. Every method's default is the right thing.
@@ -415,25 +416,26 @@ impl Planted {
                 let knowledge = Knowledge { beyond_arrival: false, ..knowledge.clone() };
                 Message::LockGrant { lock: *lock, turn: *turn, knowledge }
             }
-            (Mutant::DropNoticeOfBarrier, Message::Depart { epoch, collective, knowledge }) => {
+            (Mutant::DropNoticeOfBarrier, Message::Depart { epoch, collective, knowledge, moves }) => {
                 let knowledge = without_last_page(knowledge);
-                Message::Depart { epoch: *epoch, collective: *collective, knowledge }
+                Message::Depart { epoch: *epoch, collective: *collective, knowledge, moves: moves.clone() }
             }
-            (Mutant::DepartureAheadOfNotices, Message::Depart { epoch, collective, knowledge }) => {
+            (Mutant::DepartureAheadOfNotices, Message::Depart { epoch, collective, knowledge, moves }) => {
                 let mut knowledge = knowledge.clone();
                 let others = NodeId::all(limits.nodes).filter(|node| *node != to);
                 others.for_each(|node| claim_one_more(&mut knowledge.timestamp, node));
-                Message::Depart { epoch: *epoch, collective: *collective, knowledge }
+                Message::Depart { epoch: *epoch, collective: *collective, knowledge, moves: moves.clone() }
             }
             (
                 Mutant::DropNoticeOfSubtree | Mutant::SubtreeSeesAlike,
-                Message::Arrive { epoch, collective, caller, least, knowledge },
+                Message::Arrive { epoch, collective, caller, least, knowledge, moves },
             ) if has_below(from, limits) => {
                 let (epoch, collective, caller) = (*epoch, *collective, *caller);
                 let drops = self.mutant == Mutant::DropNoticeOfSubtree;
                 let knowledge = if drops { without_last_page(knowledge) } else { knowledge.clone() };
                 let least = least.clone().filter(|_| drops);
-                Message::Arrive { epoch, collective, caller, least, knowledge }
+                let moves = moves.clone();
+                Message::Arrive { epoch, collective, caller, least, knowledge, moves }
             }
             (Mutant::ExchangeContents, Message::PagesReply { copies, content })
                 if copies.len() > 1 && copies.iter().all(|copy| !copy.is_zero) =>
@@ -642,7 +644,7 @@ impl Mutation for Planted {
                 if self.mutant == Mutant::DepartSubtreeEarly =>
             {
                 let knowledge = Knowledge { epoch: epoch + 1, ..knowledge };
-                let depart = Message::Depart { epoch, collective, knowledge }.encode();
+                let depart = Message::Depart { epoch, collective, knowledge, moves: Vec::new() }.encode();
                 Tree::of(limits.nodes).below(from).map(|below| (below, depart.clone())).collect()
             }
             _ => Vec::new(),

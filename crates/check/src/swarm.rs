@@ -6,6 +6,7 @@
 use hiroba_base::{NodeId, RngExt, seeded};
 use hiroba_protocol::barrier::BELOW_MAX;
 use hiroba_protocol::hlrc::{Hlrc, RESTING_AFTER_RELEASES};
+use hiroba_protocol::home::{HomePolicy, MoveThreshold};
 use hiroba_protocol::{Consistency, WriteTracking};
 use hiroba_wire::Limits;
 use thiserror::Error;
@@ -55,6 +56,10 @@ pub struct Conditions {
     pub rest_after: u32,
     /// How many nodes are below each in the tree.
     pub below_max: u16,
+    /// How homes move.
+    pub homes: HomePolicy,
+    /// Whether pages that go with locks are fetched with them.
+    pub migrants: bool,
 }
 
 impl Conditions {
@@ -67,6 +72,8 @@ impl Conditions {
             reach: Reach::Nobody,
             rest_after: RESTING_AFTER_RELEASES,
             below_max: BELOW_MAX,
+            homes: HomePolicy::Fixed,
+            migrants: false,
         }
     }
 }
@@ -100,6 +107,8 @@ impl Case {
             rest_after: [2, 5, RESTING_AFTER_RELEASES][random.random_range(0..3)],
             // So few nodes are a deep tree only if few may be below each.
             below_max: [1, 2, BELOW_MAX][random.random_range(0..3)],
+            homes: HomePolicy::ALL[random.random_range(0..3)],
+            migrants: random.random_bool(0.5),
         };
         Case { program: generate(seed, shape), conditions }
     }
@@ -119,6 +128,9 @@ pub enum Wrong {
     Racy(String),
 }
 
+/// Programs of a few barriers show homes that move only if little is needed for it.
+pub const SOON: MoveThreshold = MoveThreshold { periods: 1, faults: 1, doublings_max: 2 };
+
 /// One in so many runs is held against sequential consistency too, as programs without races allow: it is the slowest judge.
 const SEQUENTIAL_ONE_IN: u64 = 8;
 
@@ -136,13 +148,16 @@ pub struct Kept {
 /// # Errors
 /// What is wrong.
 pub fn examine(case: &Case, mutant: Option<Mutant>) -> Result<Kept, Wrong> {
-    let Conditions { schedule, network, tracking, reach, rest_after, below_max } = case.conditions;
+    let Conditions { schedule, network, tracking, reach, rest_after, below_max, homes, migrants } =
+        case.conditions;
     let one_sided = reach != Reach::Nobody;
     let mutation: Box<dyn Mutation> = mutant.map_or_else(|| Box::new(Faithful) as _, Mutant::plant);
     let options = Options { network, one_sided, mutation, ..Options::seeded(schedule, tracking) };
     let engine = |me, limits: Limits, tracking| {
         let reached = NodeId::all(limits.nodes).filter(|node| *node != me && reach.includes(me, *node));
         let protocol = Hlrc::new().resting_after(rest_after).reading_from(reached);
+        let protocol = protocol.moving_homes(homes).moving_after(SOON);
+        let protocol = if migrants { protocol.following_migrants() } else { protocol };
         Consistency::new(me, limits, tracking, Box::new(protocol)).telling().meeting_below(below_max)
     };
     let ended = Cluster::new(&case.program, engine, options).run()?;

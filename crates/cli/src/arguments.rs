@@ -271,8 +271,9 @@ struct RunArguments {
     /// Threads that hiroba_run starts on each node, 1 to 256
     #[arg(short, value_name = "THREADS", default_value = "1", allow_hyphen_values = true)]
     threads_per_node: String,
-    /// Coherence protocol: hlrc (home-based lazy release consistency), aurc (the same with updates that leave in the background), lrc (the same
-    /// without homes), erc-invalidate or erc-update (eager release consistency) or sc (sequential consistency)
+    /// Coherence protocol: hlrc (home-based lazy release consistency), adaptive (hlrc that adapts itself to the program), aurc (hlrc with updates that
+    /// leave in the background), lrc (the same without homes), erc-invalidate or erc-update (eager release consistency) or sc (sequential
+    /// consistency)
     #[arg(long, value_name = "PROTOCOL", default_value = "hlrc")]
     protocol: String,
     /// When the home of a page moves: off, modification (at barriers, to who has modified most of it) or faults (to who faults on it most)
@@ -480,6 +481,11 @@ fn check_run(given: RunArguments) -> Result<RunOptions, Failure> {
         )));
     }
     let home_migration = check_home_migration(&given.home_migration, protocol)?;
+    if home_migration != HomePolicy::Fixed.name() && given.races {
+        return Err(Failure::new(
+            "--races needs homes that stay where they are; leave --home-migration out, or --races",
+        ));
+    }
     let mut program = given.program.into_iter();
     let (statistics_table, statistics_json) = check_statistics(given.stats)?;
     Ok(RunOptions {
@@ -576,7 +582,7 @@ fn check_plan<T: DeserializeOwned>(given: &str, command: impl Fn(T) -> Command) 
 
 const NO_PROGRAM: &str =
     "expected a program to run, as in 'hiroba run -n 4 ./program'; see 'hiroba run --help'";
-const PROTOCOLS_LATER: &[&str] = &["adaptive"];
+const PROTOCOLS_LATER: &[&str] = &[];
 
 fn check_protocol(given: &str) -> Result<Protocol, Failure> {
     let names = Protocol::ALL.map(Protocol::name);
@@ -591,7 +597,7 @@ fn check_home_migration(given: &str, protocol: Protocol) -> Result<String, Failu
         let movable = Protocol::ALL.into_iter().filter(|protocol| protocol.can_move_homes());
         let movable: Vec<&str> = movable.map(Protocol::name).collect();
         return Err(Failure::new(format!(
-            "--home-migration {policy} does not go with --protocol {}, whose homes stay where they are; use --protocol {}, or leave --home-migration out",
+            "--home-migration {policy} does not go with --protocol {}, which leaves no choice of that; use --protocol {}, or leave --home-migration out",
             protocol.name(),
             movable.join(" or ")
         )));

@@ -15,11 +15,12 @@ use support::{Called, finish, hiroba, start};
 const STRICT: [&str; 6] = ["-std=c11", "-O3", "-Wall", "-Wextra", "-Wpedantic", "-Werror"];
 
 /// A program and arguments of a small problem. Each has more threads than parts on some of the jobs.
-const PROBLEMS: [(&str, &[&str]); 4] = [
+const PROBLEMS: [(&str, &[&str]); 5] = [
     ("mandelbrot", &["-n", "90", "-p", "5", "-i", "300"]),
     ("jacobi", &["-n", "75", "-s", "40", "-i", "EDGE"]),
     ("matmul", &["-n", "70", "-b", "32"]),
     ("histogram", &["TEXT"]),
+    ("mixed", &["-n", "9000", "-s", "6", "-e", "700", "-c", "900"]),
 ];
 
 fn apps() -> PathBuf {

@@ -387,6 +387,30 @@ fn programs_run_under_eager_release_consistency() {
 }
 
 #[test]
+fn programs_run_while_homes_move() {
+    let ways: [&[&str]; 3] =
+        [&["--home-migration", "modification"], &["--home-migration", "faults"], &["--protocol", "adaptive"]];
+    for way in ways {
+        for (source, arguments) in [
+            ("false_sharing.c", &["50"][..]),
+            ("random.c", &["51", "12"]),
+            ("atomics.c", &[]),
+            ("cond.c", &[]),
+        ] {
+            let program = compile(&format!("tests/programs/{source}"));
+            for (nodes, fabric) in [(2, "udp"), (3, "tcp"), (4, "shm")] {
+                run(nodes, &[way, &["--fabric", fabric]].concat(), &program, arguments);
+            }
+        }
+        let program = compile("tests/programs/random.c");
+        in_every_way(2, way, &program, &["52", "8"]);
+        run(3, &[way, BAD_NETWORK].concat(), &program, &["53", "8"]);
+        run(3, &[way, &["--page-size", "64K"]].concat(), &program, &["54", "8"]);
+        run(2, &[way, &["-t", "3"]].concat(), &compile("tests/programs/threads.c"), &["3"]);
+    }
+}
+
+#[test]
 fn programs_run_with_diffs_that_stay_with_their_writers() {
     let programs: &[(&str, &[&str])] = &[
         ("malloc.c", &[]),

@@ -332,6 +332,7 @@ impl Runtime {
             Fact::Applied { page, writer, seq, bytes } => {
                 (self.me(), Event::Applied { page, writer, seq, bytes })
             }
+            Fact::Moved { pages, to } => (self.me(), Event::Moved { pages, to }),
             Fact::Closed { seq, pages } => (self.me(), Event::Closed { seq, pages }),
             Fact::Seen { grown } => (self.me(), Event::Seen { grown }),
         };

@@ -50,7 +50,7 @@ use hiroba_wire::{Limits, Message, PageDiff};
 use rustc_hash::FxHashMap;
 
 use crate::coherence::{Coherence, Site, WordOperation};
-use crate::hlrc::{FLUSH_BATCH_BYTES, Hlrc};
+use crate::hlrc::{FLUSH_BATCH_BYTES, Hlrc, change_frame};
 use crate::home::Located;
 use crate::{Consistency, Done, Effect, ProtocolError, Waiter, WriteTracking};
 
@@ -270,9 +270,11 @@ impl Coherence for Aurc {
         message: &Message<'_>,
     ) -> Result<(), ProtocolError> {
         match message {
-            Message::EarlyDiffs { seq, diffs } => {
-                diffs.iter().try_for_each(|diff| self.hlrc.apply_diff(site, from, *seq, diff))
-            }
+            Message::EarlyDiffs { seq, diffs } => diffs.iter().try_for_each(|diff| {
+                self.hlrc.check_diff(site, diff)?;
+                change_frame(site, diff.page, from, *seq, diff.runs);
+                Ok(())
+            }),
             Message::PagesReply { copies, .. } => {
                 self.hlrc.handle_message(site, from, message)?;
                 self.queue_written(site, copies.iter().map(|copy| copy.page));

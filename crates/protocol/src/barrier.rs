@@ -14,7 +14,7 @@
 use std::collections::BTreeMap;
 
 use hiroba_base::{IntervalSeq, NodeId, PageSet, VectorTimestamp};
-use hiroba_wire::{Collective, IntervalNotice, Knowledge, Message};
+use hiroba_wire::{Collective, HomeMoves, IntervalNotice, Knowledge, Message};
 
 use crate::outbox::Outbox;
 use crate::{Protocol, ProtocolError};
@@ -66,6 +66,19 @@ pub struct Arrival {
     pub least: Option<VectorTimestamp>,
     /// How far any of them has seen, and their notices since the last collective.
     pub knowledge: Knowledge,
+    /// Pages that they give to other homes.
+    pub moves: Vec<HomeMoves>,
+}
+
+/// What departs: all nodes have come.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Departure {
+    /// What they came to.
+    pub collective: Collective,
+    /// What those elsewhere in the tree tell.
+    pub news: Knowledge,
+    /// Pages that have other homes from now on: the same for everybody.
+    pub moves: Vec<HomeMoves>,
 }
 
 impl Arrival {
@@ -197,15 +210,16 @@ impl Meeting {
         epoch: u64,
         arrival: Arrival,
         out: &mut Outbox,
-    ) -> Result<Option<(Collective, Knowledge)>, ProtocolError> {
+    ) -> Result<Option<Departure>, ProtocolError> {
         match self.arrive(from, epoch, arrival)? {
             Ok(None) => {}
             Ok(Some(all)) => {
-                let Arrival { collective, caller, least, knowledge } = all;
+                let Arrival { collective, caller, least, knowledge, moves } = all;
                 let Some(above) = self.tree.above(self.me) else {
-                    return Ok(Some((collective, Knowledge { notices: Vec::new(), ..knowledge })));
+                    let news = Knowledge { notices: Vec::new(), ..knowledge };
+                    return Ok(Some(Departure { collective, news, moves }));
                 };
-                out.send(above, &Message::Arrive { epoch, collective, caller, least, knowledge });
+                out.send(above, &Message::Arrive { epoch, collective, caller, least, knowledge, moves });
             }
             Err(mismatch) => out.end_job(mismatch.sentence()),
         }
@@ -217,8 +231,7 @@ impl Meeting {
         &mut self,
         from: NodeId,
         epoch: u64,
-        collective: Collective,
-        news: &Knowledge,
+        departure: &Departure,
         out: &mut Outbox,
     ) -> Result<Knowledge, ProtocolError> {
         if epoch != self.epoch || from != self.tree.above(self.me).unwrap_or(self.me) {
@@ -227,11 +240,13 @@ impl Meeting {
                 got: format!("one from collective {epoch} and node {from}"),
             });
         }
+        let Departure { collective, news, moves } = departure;
         let mut departures = self.depart(news)?;
         let own = departures.iter().position(|(node, _)| *node == self.me).expect("this node has arrived");
         let (_, knowledge) = departures.swap_remove(own);
         for (below, knowledge) in departures {
-            out.send(below, &Message::Depart { epoch, collective, knowledge });
+            let (collective, moves) = (*collective, moves.clone());
+            out.send(below, &Message::Depart { epoch, collective, knowledge, moves });
         }
         Ok(knowledge)
     }
@@ -265,7 +280,8 @@ impl Meeting {
         let least = Some(least).filter(|least| *least != timestamp);
         let notices = notices.into_vec();
         let knowledge = Knowledge { timestamp, notices, epoch: self.epoch, beyond_arrival: false };
-        Arrival { collective, caller, least, knowledge }
+        let moves = self.arrivals.iter().flat_map(|(_, arrival)| arrival.moves.iter().cloned()).collect();
+        Arrival { collective, caller, least, knowledge, moves }
     }
 
     /// All nodes of the job have arrived. What this node and those right below are told: what they lack of each other's notices,
@@ -313,7 +329,7 @@ mod tests {
 
     fn arrival(nodes: u16, of: u16, seq: u64, collective: Collective, pages: &[u64]) -> Arrival {
         let knowledge = knowledge(nodes, of, seq, pages);
-        Arrival { collective, caller: NodeId(of), least: None, knowledge }
+        Arrival { collective, caller: NodeId(of), least: None, knowledge, moves: Vec::new() }
     }
 
     /// All nodes' parts, with messages carried at once.

@@ -19,12 +19,12 @@ use core::fmt::Debug;
 use std::collections::VecDeque;
 
 use hiroba_base::{Access, IntervalSeq, LockId, NodeId, PageId, PageRange, PageSet, VectorTimestamp};
-use hiroba_wire::{AtomicOperation, Collective, Limits, Message};
+use hiroba_wire::{AtomicOperation, Collective, HomeMoves, Limits, Message};
 
 use crate::home::{HomeMap, HomePolicy, Located};
 use crate::interval::IntervalLog;
 use crate::outbox::Outbox;
-use crate::{Done, Effect, Fact, ProtocolError, Sync, Waiter, WriteTracking};
+use crate::{Done, Effect, Fact, ProtocolError, Sync, Waiter, WriteTracking, unexpected};
 
 /// Pages without access between two that are invalidated, at most, for both to be one call: looking at so many costs
 /// less than another call, which interrupts every running sibling thread.
@@ -54,6 +54,8 @@ pub enum AfterRelease {
     Arrive(Collective),
     /// What was written is told to a node.
     Publish(NodeId, Waiter),
+    /// Pages that this node is to be the home of, or not any more, are at rest ([`Coherence::move_after_release`]).
+    Move,
     /// An operation on an atomic word finds the thread's own stores ([`Coherence::operate_after_release`]).
     Operate(WordOperation),
     /// What the protocol could not do to this page while the release before this one was open ([`Coherence::go_on_after_release`]).
@@ -105,8 +107,8 @@ pub struct Site {
     pub out: Outbox,
     /// Somebody keeps a record of the run.
     pub(crate) tells: bool,
-    /// Requests and diffs for regions that this node's own threads have yet to hear of: their senders have left the
-    /// collective that allocated them.
+    /// Requests and diffs for regions that this node's own threads have yet to hear of, or for pages whose home it will be: their senders have
+    /// left the collective that allocated them, or gave them to this node.
     pub(crate) ahead: Vec<(NodeId, Vec<u8>)>,
     pub(crate) release: Option<OpenRelease>,
     /// Releases that have yet to begin: no more than the node has threads.
@@ -172,6 +174,11 @@ impl Site {
     /// Ends the interval, now or when the releases before it are done, and then does this.
     pub fn release_for(&mut self, then: AfterRelease) {
         self.releases.push_back(then);
+    }
+
+    /// Whether the interval is being closed for pages that change their homes.
+    pub fn closes_for_move(&self) -> bool {
+        self.release.as_ref().is_some_and(|release| matches!(release.then, AfterRelease::Move))
     }
 
     /// The number of the interval that is being closed.
@@ -339,6 +346,23 @@ pub trait Coherence: Debug + Send {
 
     /// All nodes have met, and seen each other's intervals through `all_have_seen`; their notices are still in the log.
     fn handle_meeting(&mut self, _site: &mut Site, _all_have_seen: &VectorTimestamp) {}
+
+    /// The node has got a lock, whose notices have taken the program's access to the pages in `voided`.
+    fn begin_hold(&mut self, _site: &mut Site, _lock: LockId, _voided: &PageSet) {}
+
+    /// The node arrives at a collective: pages homed here that get another home there.
+    fn give_away(&mut self, _site: &mut Site) -> Vec<HomeMoves> {
+        Vec::new()
+    }
+
+    /// All nodes have met, and agreed at the same time that these pages have new homes.
+    fn handle_moves(&mut self, _site: &mut Site, moves: &[(PageId, NodeId)]) -> Result<(), ProtocolError> {
+        let got = moves.first().map_or(String::new(), |(page, to)| format!("a move of {page} to node {to}"));
+        Err(unexpected("homes that stay", got))
+    }
+
+    /// The release that the protocol asked for ([`AfterRelease::Move`]) is done.
+    fn move_after_release(&mut self, _site: &mut Site) {}
 
     /// The program goes on after a barrier, which has taken its access to the pages in `voided`.
     fn begin_phase(&mut self, _site: &mut Site, _voided: &PageSet) {}

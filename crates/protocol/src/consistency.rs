@@ -9,13 +9,15 @@
 //! reach a node before the departure that its sender has seen: it waits for that; and knowledge that is later than an arrival
 //! is passed on with the next one (`beyond`).
 
+use std::collections::BTreeMap;
+
 use hiroba_base::{
     Access, IntervalSeq, LockId, NodeId, PageId, PageRange, PageSet, PageSize, VectorTimestamp,
 };
-use hiroba_wire::{AtomicOperation, Collective, Knowledge, Limits, Message, Placement};
+use hiroba_wire::{AtomicOperation, Collective, HomeMoves, Knowledge, Limits, Message, Placement};
 use rustc_hash::FxHashMap;
 
-use crate::barrier::{Arrival, Meeting, Tree};
+use crate::barrier::{Arrival, Departure, Meeting, Tree};
 use crate::coherence::{AfterRelease, Coherence, OpenRelease, ReleaseStep, Site, WordOperation};
 use crate::cond::{CondAction, Conds};
 use crate::home::Located;
@@ -192,6 +194,9 @@ impl Consistency {
         while let Some((from, bytes)) = self.site.out.next_kept() {
             let message =
                 Message::decode(&bytes, &self.site.limits).expect("it was encoded here or decoded before");
+            if self.comes_behind_ahead(from, &message) {
+                continue;
+            }
             if let Err(error) = self.dispatch(from, &message) {
                 self.site.out.refuse(from, &error);
             }
@@ -268,6 +273,10 @@ impl Consistency {
                 self.site.tell(|| Some(Fact::Published { waiter, to, count }));
                 self.site.out.send(to, &Message::Publish { knowledge, count });
                 self.site.out.wake(waiter, Outcome::Done);
+            }
+            AfterRelease::Move => {
+                let Consistency { site, protocols, .. } = self;
+                protocols.all.iter_mut().for_each(|protocol| protocol.move_after_release(site));
             }
             AfterRelease::Operate(operation) => {
                 self.protocols.of(operation.page).operate_after_release(&mut self.site, operation);
@@ -419,34 +428,42 @@ impl Consistency {
         let epoch = site.collectives_done;
         let timestamp = site.timestamp.clone();
         let knowledge = Knowledge { timestamp, notices, epoch, beyond_arrival: false };
-        let arrival = Arrival { collective, caller: site.me, least: None, knowledge };
-        let arrived = self.handle_arrival(site.me, epoch, arrival);
+        let Consistency { site, protocols, .. } = self;
+        // Who leaves hands nothing over any more.
+        let may_move = collective != Collective::Leave;
+        let each = protocols.all.iter_mut().filter(|_| may_move);
+        let moves = each.flat_map(|protocol| protocol.give_away(site)).collect();
+        let (caller, least) = (site.me, None);
+        let arrival = Arrival { collective, caller, least, knowledge, moves };
+        let arrived = self.handle_arrival(caller, epoch, arrival);
         arrived.expect("a node arrives once at the collective after those that it has completed");
     }
 
     fn handle_arrival(&mut self, from: NodeId, epoch: u64, arrival: Arrival) -> Result<(), ProtocolError> {
         let out = &mut self.site.out;
-        if let Some((collective, news)) = self.meeting.handle_arrival(from, epoch, arrival, out)? {
-            self.handle_departure(self.site.me, epoch, collective, &news)?;
+        if let Some(departure) = self.meeting.handle_arrival(from, epoch, arrival, out)? {
+            self.handle_departure(self.site.me, epoch, &departure)?;
         }
         Ok(())
     }
 
-    /// All nodes have come: `news` is what those elsewhere in the tree tell.
+    /// All nodes have come.
     fn handle_departure(
         &mut self,
         from: NodeId,
         epoch: u64,
-        collective: Collective,
-        news: &Knowledge,
+        departure: &Departure,
     ) -> Result<(), ProtocolError> {
+        let collective = departure.collective;
         let out = &mut self.site.out;
-        let knowledge = &self.meeting.handle_departure(from, epoch, collective, news, out)?;
+        let knowledge = &self.meeting.handle_departure(from, epoch, departure, out)?;
         self.site.collectives_done += 1;
         let voided = self.absorb(knowledge, false);
         let Consistency { site, protocols, .. } = self;
         let each = protocols.all.iter_mut();
         each.for_each(|protocol| protocol.handle_meeting(site, &knowledge.timestamp));
+        self.handle_moves(&departure.moves)?;
+        let site = &mut self.site;
         // Everybody has seen every interval up to here: nobody will ask for these notices again.
         site.log.forget_through(&knowledge.timestamp);
         self.beyond = IntervalLog::new(site.limits.nodes);
@@ -462,6 +479,25 @@ impl Consistency {
         if collective != Collective::Leave {
             let Consistency { site, protocols, .. } = self;
             protocols.all.iter_mut().for_each(|protocol| protocol.begin_phase(site, &voided));
+        }
+        Ok(())
+    }
+
+    /// Everybody has agreed on these at the same collective.
+    fn handle_moves(&mut self, moves: &[HomeMoves]) -> Result<(), ProtocolError> {
+        let Consistency { site, protocols, .. } = self;
+        let mut of_each: BTreeMap<usize, Vec<(PageId, NodeId)>> = BTreeMap::new();
+        for HomeMoves { to, pages } in moves {
+            for page in pages.iter() {
+                if site.homes.locate(page).is_none_or(|located| located.page != page || located.home == *to) {
+                    let got = format!("a move of {page} to node {to}");
+                    return Err(unexpected("moves of allocated pages to another home", got));
+                }
+                of_each.entry(protocols.index_of(page)).or_default().push((page, *to));
+            }
+        }
+        for (index, moves) in of_each {
+            protocols.all[index].handle_moves(site, &moves)?;
         }
         Ok(())
     }
@@ -505,6 +541,7 @@ fn subject(message: &Message<'_>, is_known: impl Fn(PageId) -> bool) -> Option<S
         | Message::OwnershipForward { page, .. }
         | Message::AtomicForward { page, .. }
         | Message::HomeMoved { page, .. }
+        | Message::HomeMovesHeard { page, .. }
         | Message::DiffsRequest { page, .. }
         | Message::HoldRequest { page, .. } => (Some(*page), is_known(*page), true),
         Message::AtomicReply { page, .. }
@@ -536,6 +573,11 @@ fn subject(message: &Message<'_>, is_known: impl Fn(PageId) -> bool) -> Option<S
             let first = pages.next();
             (first, first.into_iter().chain(pages).all(is_known), true)
         }
+        Message::HomeHandedOver { pages } => {
+            let mut pages = pages.iter().map(|handed| handed.page);
+            let first = pages.next();
+            (first, first.into_iter().chain(pages).all(is_known), false)
+        }
         Message::PagesReply { copies, .. } => {
             let mut pages = copies.iter().map(|copy| copy.page);
             let first = pages.next();
@@ -559,14 +601,25 @@ impl Consistency {
             return false;
         }
         let waits = |kept: &(NodeId, Vec<u8>)| kept.0 == from;
-        if self.site.ahead.iter().any(waits) {
-            self.site.ahead.push((from, message.encode()));
-        } else if self.site.out.kept().any(waits) {
+        if self.comes_behind_ahead(from, message) {
+            return true;
+        }
+        if self.site.out.kept().any(waits) {
             self.site.out.keep([(from, message.encode())]);
         } else {
             return false;
         }
         true
+    }
+
+    /// Keeps what is said to a home behind what its sender said too early. Whether it did.
+    fn comes_behind_ahead(&mut self, from: NodeId, message: &Message<'_>) -> bool {
+        let is_behind = self.site.ahead.iter().any(|(sender, _)| *sender == from)
+            && self.subject(message).is_some_and(|subject| subject.is_for_home);
+        if is_behind {
+            self.site.ahead.push((from, message.encode()));
+        }
+        is_behind
     }
 
     fn dispatch(&mut self, from: NodeId, message: &Message<'_>) -> Result<(), ProtocolError> {
@@ -593,21 +646,29 @@ impl Consistency {
                 self.keep_early(from, message);
             }
             Message::LockGrant { lock, turn, knowledge } => {
-                self.absorb(knowledge, true);
+                let voided = self.absorb(knowledge, true);
                 let action = self.locks.handle_grant(*lock, *turn)?;
+                if !voided.is_empty() {
+                    let Consistency { site, protocols, .. } = self;
+                    let all = protocols.all.iter_mut();
+                    all.for_each(|protocol| protocol.begin_hold(site, *lock, &voided));
+                }
                 self.carry_out([action]);
             }
             Message::Publish { knowledge, count } => {
                 self.absorb(knowledge, true);
                 self.site.tell(|| Some(Fact::PublicationSeen { from, count: *count }));
             }
-            Message::Arrive { epoch, collective, caller, least, knowledge } => {
+            Message::Arrive { epoch, collective, caller, least, knowledge, moves } => {
                 let (least, knowledge) = (least.clone(), knowledge.clone());
-                let arrival = Arrival { collective: *collective, caller: *caller, least, knowledge };
+                let (collective, caller, moves) = (*collective, *caller, moves.clone());
+                let arrival = Arrival { collective, caller, least, knowledge, moves };
                 self.handle_arrival(from, *epoch, arrival)?;
             }
-            Message::Depart { epoch, collective, knowledge } => {
-                self.handle_departure(from, *epoch, *collective, knowledge)?;
+            Message::Depart { epoch, collective, knowledge, moves } => {
+                let (news, moves) = (knowledge.clone(), moves.clone());
+                let departure = Departure { collective: *collective, news, moves };
+                self.handle_departure(from, *epoch, &departure)?;
             }
             _ => {
                 return Err(unexpected(

@@ -83,6 +83,13 @@ pub enum Fact {
         /// The length of the diff; 0 when only the version advances.
         bytes: u32,
     },
+    /// From now on the node takes these pages for homed on another node than before, or than their region says.
+    Moved {
+        /// The pages.
+        pages: PageSet,
+        /// Their home.
+        to: NodeId,
+    },
     /// The node has ended an interval.
     Closed {
         /// Its number.

@@ -72,17 +72,23 @@
 mod atomics;
 mod copies;
 mod habits;
+mod migrants;
+mod moves;
 mod one_sided;
 mod streams;
 mod tracking;
 
 use std::collections::{BTreeMap, VecDeque};
 
-use hiroba_base::{Access, IntervalSeq, NodeId, PageId, PageRange, PageSet, VectorTimestamp, VersionVector};
-use hiroba_wire::{AtomicOperation, Limits, Message, PageDiff, Ticket};
+use hiroba_base::{
+    Access, IntervalSeq, LockId, NodeId, PageId, PageRange, PageSet, VectorTimestamp, VersionVector,
+};
+use hiroba_wire::{AtomicOperation, HomeMoves, Limits, Message, PageDiff, Ticket};
 use rustc_hash::FxHashMap;
 
 use self::habits::{Due, Habit};
+use self::migrants::Migrant;
+use self::moves::Moves;
 use self::one_sided::Reach;
 use self::streams::Streams;
 pub use self::tracking::RESTING_AFTER_RELEASES;
@@ -90,7 +96,7 @@ use self::tracking::Watch;
 use crate::coherence::{Coherence, Site, WordOperation};
 use crate::engine::wanted_beyond;
 use crate::first_touch::FirstTouches;
-use crate::home::Located;
+use crate::home::{HomePolicy, Located};
 use crate::{
     Consistency, Done, Effect, Fact, Outcome, ProtocolError, Waiter, WriteTracking, diff, unexpected,
 };
@@ -127,6 +133,9 @@ pub struct Hlrc {
     streams: Streams,
     first_touches: FirstTouches,
     due: Due,
+    moves: Moves,
+    /// Pages that go with locks are fetched when the locks come.
+    follows_migrants: bool,
     /// Bytes of pages that were asked for before anybody touched them, and are on their way.
     prefetching_bytes: u64,
 }
@@ -152,10 +161,14 @@ struct Page {
     served: bool,
     /// Home: it is exclusive, or was until a notice came, and may have been written without notice.
     unnoticed: bool,
+    /// Home: threads have operated on atomic words in it.
+    has_words: bool,
     /// A request is under way (copy), or diffs are awaited (home): who waits, and for which access.
     fetch: Option<Fetch>,
     /// Whether it is read after barriers. Unused on the home.
     habit: Habit,
+    /// Whether it goes with a lock. Unused on the home.
+    migrant: Migrant,
     /// Home: requests that wait for diffs.
     pending: Vec<PendingRequest>,
 }
@@ -280,11 +293,10 @@ impl Hlrc {
                 let access = page.access;
                 self.protect(site, page_id, access);
             }
+        } else if self.moves.keeps_away(page_id) || home == site.me && !page.needed.is_empty() {
+            page.wait(wanted, waiter);
+            return;
         } else if home == site.me {
-            if !page.needed.is_empty() {
-                page.wait(wanted, waiter);
-                return;
-            }
             self.grant_home_access(site, located, wanted);
         } else if page.valid {
             let rested = page.access == Access::None;
@@ -296,6 +308,7 @@ impl Hlrc {
             let in_flight = page.fetch.is_some();
             page.wait(wanted, waiter);
             self.note_use(site, page_id);
+            self.note_migrant(page_id);
             if !in_flight {
                 self.request_page(site, home, page_id);
             }
@@ -358,8 +371,9 @@ impl Hlrc {
         needed: &VersionVector,
         request: HomeRequest,
     ) {
+        let is_coming = self.moves.is_coming(page_id);
         let page = self.pages.entry(page_id).or_default();
-        if page.held.covers(needed) {
+        if page.held.covers(needed) && !is_coming {
             self.serve(site, page_id, request);
         } else {
             page.pending.push(PendingRequest { needed: needed.clone(), request });
@@ -370,6 +384,7 @@ impl Hlrc {
         match request {
             HomeRequest::Page(to) => self.send_pages(site, to, &[page_id]),
             HomeRequest::Atomic { client, offset, operation } => {
+                self.pages.entry(page_id).or_default().has_words = true;
                 self.atomics.push_back((client, page_id, offset));
                 site.out.push(Effect::Atomic { page: page_id, offset, operation });
             }
@@ -385,12 +400,12 @@ impl Hlrc {
         diffs: &[PageDiff<'_>],
     ) -> Result<(), ProtocolError> {
         for diff in diffs {
-            let page_id = diff.page;
-            self.apply_diff(site, writer, seq, diff)?;
-            let page = self.pages.entry(page_id).or_default();
-            page.held.advance(writer, seq);
-            page.needed.retain_beyond(&page.held);
-            self.serve_pending(site, page_id);
+            self.check_diff(site, diff)?;
+            let PageDiff { page: page_id, runs } = *diff;
+            if !self.moves.keep_diff(page_id, writer, seq, runs) {
+                self.apply_diff(site, page_id, writer, seq, runs);
+                self.serve_pending(site, page_id);
+            }
         }
         if last {
             self.publish(site, writer, seq);
@@ -398,25 +413,29 @@ impl Hlrc {
         Ok(())
     }
 
-    /// Changes the frame of a page that is homed here, not its version.
-    pub(crate) fn apply_diff(
-        &self,
-        site: &mut Site,
-        writer: NodeId,
-        seq: IntervalSeq,
-        diff: &PageDiff<'_>,
-    ) -> Result<(), ProtocolError> {
+    /// Whether a diff fits a page that is homed here.
+    pub(crate) fn check_diff(&self, site: &Site, diff: &PageDiff<'_>) -> Result<(), ProtocolError> {
         let PageDiff { page: page_id, runs } = *diff;
         let located = site.homes.locate(page_id);
         if located.is_none_or(|located| located.page != page_id || located.home != site.me) {
             return Err(unexpected("diffs of pages that are homed here", format!("one of {page_id}")));
         }
-        diff::check(runs, site.page_bytes(page_id) as usize)?;
-        if !runs.is_empty() {
-            site.out.push(Effect::Apply { page: page_id, runs: runs.to_vec() });
-        }
-        site.tell(|| Some(Fact::Applied { page: page_id, writer, seq, bytes: runs.len() as u32 }));
-        Ok(())
+        Ok(diff::check(runs, site.page_bytes(page_id) as usize)?)
+    }
+
+    fn apply_diff(
+        &mut self,
+        site: &mut Site,
+        page_id: PageId,
+        writer: NodeId,
+        seq: IntervalSeq,
+        runs: &[u8],
+    ) {
+        change_frame(site, page_id, writer, seq, runs);
+        self.moves.note_modified(page_id, writer, runs.len());
+        let page = self.pages.entry(page_id).or_default();
+        page.held.advance(writer, seq);
+        page.needed.retain_beyond(&page.held);
     }
 
     fn serve_pending(&mut self, site: &mut Site, page_id: PageId) {
@@ -437,15 +456,42 @@ impl Hlrc {
     }
 }
 
+/// Whether something is said to the home of pages that are homed elsewhere, as far as this node has heard: its sender has heard more.
+fn is_for_next_home(site: &Site, message: &Message<'_>) -> bool {
+    let is_elsewhere = |page: PageId| {
+        site.homes.locate(page).is_some_and(|located| located.page == page && located.home != site.me)
+    };
+    match message {
+        Message::PageRequest { page, .. } | Message::AtomicRequest { page, .. } => is_elsewhere(*page),
+        Message::PagesRequest { wanted, .. } => {
+            wanted.iter().flat_map(|group| group.pages.iter()).any(is_elsewhere)
+        }
+        Message::Diffs { diffs, .. } => diffs.iter().any(|diff| is_elsewhere(diff.page)),
+        _ => false,
+    }
+}
+
+/// Changes the frame of a page that is homed here, not its version.
+pub(crate) fn change_frame(site: &mut Site, page: PageId, writer: NodeId, seq: IntervalSeq, runs: &[u8]) {
+    if !runs.is_empty() {
+        site.out.push(Effect::Apply { page, runs: runs.to_vec() });
+    }
+    site.tell(|| Some(Fact::Applied { page, writer, seq, bytes: runs.len() as u32 }));
+}
+
 /// Releases: closing an interval, diffs to the homes.
 impl Hlrc {
     fn close_interval(&mut self, site: &mut Site) {
         let seq = site.closing();
         let written = std::mem::take(&mut self.written);
+        let resting = if site.closes_for_move() { self.rest_for_move(site) } else { PageSet::new() };
         let mut lowered = PageSet::new();
         let mut copies = Vec::new();
         for page_id in written.iter() {
             let home_here = site.is_home(page_id);
+            if home_here {
+                self.moves.note_written_here(page_id, site.me, site.page_bytes(page_id));
+            }
             let page = self.pages.entry(page_id).or_default();
             if !site.is_async() && page.access == Access::Write {
                 page.access = Access::Read;
@@ -456,13 +502,14 @@ impl Hlrc {
                 page.served = false;
                 site.note_changed(page_id);
             }
-            if !home_here || (page.twin && self.looks_for_races) {
+            if (!home_here || (page.twin && self.looks_for_races)) && !resting.contains(page_id) {
                 copies.push(page_id);
             }
         }
         // Stores must fault, or be noted, again before the page is compared, or a sibling's store could miss both diffs.
         site.protect_all(&lowered, Access::Read);
         copies.extend(self.send_to_rest(site, &written).iter());
+        copies.extend(resting.iter());
         site.await_answers(copies.len());
         for page_id in copies {
             let page = self.pages.entry(page_id).or_default();
@@ -601,7 +648,13 @@ impl Coherence for Hlrc {
         from: NodeId,
         message: &Message<'_>,
     ) -> Result<(), ProtocolError> {
+        if self.moves.are_on() && is_for_next_home(site, message) {
+            site.ahead.push((from, message.encode()));
+            return Ok(());
+        }
         match message {
+            Message::HomeMovesHeard { page, held } => self.handle_moves_heard(site, from, *page, held),
+            Message::HomeHandedOver { pages } => self.handle_handed_over(site, from, pages),
             Message::PageRequest { page, needed } => {
                 self.handle_home_request(site, *page, needed, HomeRequest::Page(from));
                 Ok(())
@@ -648,6 +701,9 @@ impl Coherence for Hlrc {
 
     fn prepare_release(&mut self, site: &mut Site) {
         self.choose_resting(site);
+        if site.closes_for_move() {
+            self.prepare_rest(site);
+        }
     }
 
     fn note_written(&mut self, site: &mut Site, granules: &PageSet) {
@@ -677,7 +733,30 @@ impl Coherence for Hlrc {
         self.reclaim_exclusive_pages(site, all_have_seen);
     }
 
+    fn move_homes(&mut self, policy: HomePolicy) {
+        if policy != HomePolicy::Fixed {
+            self.choose_policy(policy);
+        }
+    }
+
+    fn give_away(&mut self, site: &mut Site) -> Vec<HomeMoves> {
+        self.choose_moves(site)
+    }
+
+    fn handle_moves(&mut self, site: &mut Site, moves: &[(PageId, NodeId)]) -> Result<(), ProtocolError> {
+        self.begin_moves(site, moves)
+    }
+
+    fn move_after_release(&mut self, site: &mut Site) {
+        self.end_rest(site);
+    }
+
+    fn begin_hold(&mut self, site: &mut Site, lock: LockId, voided: &PageSet) {
+        self.fetch_migrants(site, lock, voided);
+    }
+
     fn begin_phase(&mut self, site: &mut Site, voided: &PageSet) {
+        self.forget_migrants(voided);
         self.follow_habits(site, voided);
     }
 }

@@ -2,6 +2,7 @@
 
 use hiroba_base::{NodeId, PageId, PageRange, PageSet};
 use hiroba_wire::Placement;
+use rustc_hash::FxHashMap;
 
 /// Whether homes move, and to whom.
 ///
@@ -62,7 +63,12 @@ pub struct HomeUse {
     amounts: Vec<(NodeId, u64)>,
     /// Who modified most in the latest periods, and in how many of them in succession.
     favourite: Option<(NodeId, u32)>,
+    /// Periods in succession in which nobody modified it.
+    idle: u32,
 }
+
+/// What is known of a page is forgotten when nobody has modified it for so many periods: programs have several barriers a step.
+const IDLE_PERIODS_MAX: u32 = 16;
 
 impl HomeUse {
     /// A node has modified so many bytes, or faulted so often.
@@ -73,6 +79,11 @@ impl HomeUse {
         }
     }
 
+    /// Whether anything has been noted lately.
+    pub fn is_in_use(&self) -> bool {
+        !self.amounts.is_empty() || self.favourite.is_some()
+    }
+
     /// The node to which more than half of all falls.
     fn leader(&self) -> Option<(NodeId, u64)> {
         let sum: u64 = self.amounts.iter().map(|(_, amount)| amount).sum();
@@ -81,6 +92,12 @@ impl HomeUse {
 
     /// A period is over in which modifications were noted: where a page that has moved so often should be homed, if not here.
     pub fn end_period(&mut self, me: NodeId, moves: u32, threshold: &MoveThreshold) -> Option<NodeId> {
+        if self.amounts.is_empty() {
+            self.idle = self.idle.saturating_add(1);
+            self.favourite = self.favourite.filter(|_| self.idle < IDLE_PERIODS_MAX);
+            return None;
+        }
+        self.idle = 0;
         let leader = self.leader().map(|(node, _)| node).filter(|node| *node != me);
         self.amounts.clear();
         self.favourite = leader.map(|leader| match self.favourite {
@@ -104,6 +121,8 @@ pub struct HomeMap {
     nodes: u16,
     /// Disjoint, by ascending first granule.
     regions: Vec<Region>,
+    /// Pages that are not where their region places them.
+    moved: FxHashMap<PageId, NodeId>,
 }
 
 #[derive(Debug)]
@@ -134,7 +153,7 @@ impl Located {
 impl HomeMap {
     /// No page is allocated yet.
     pub fn new(nodes: u16) -> HomeMap {
-        HomeMap { nodes, regions: Vec::new() }
+        HomeMap { nodes, regions: Vec::new(), moved: FxHashMap::default() }
     }
 
     /// Declares a region of whole pages, which must not overlap another one.
@@ -149,7 +168,25 @@ impl HomeMap {
 
     /// The page of a granule and its home; `None` when it is not allocated (or not yet heard of here).
     pub fn locate(&self, granule: PageId) -> Option<Located> {
+        let located = self.placed(granule)?;
+        match self.moved.get(&located.page) {
+            Some(home) => Some(Located { home: *home, ..located }),
+            None => Some(located),
+        }
+    }
+
+    /// Where the region's rule places the page of a granule.
+    fn placed(&self, granule: PageId) -> Option<Located> {
         self.region_of(granule).map(|region| region.locate(granule, u64::from(self.nodes)))
+    }
+
+    /// Gives an allocated page another home.
+    pub fn move_page(&mut self, page: PageId, to: NodeId) {
+        if self.placed(page).is_some_and(|placed| placed.home == to) {
+            self.moved.remove(&page);
+        } else {
+            self.moved.insert(page, to);
+        }
     }
 
     /// The page's home; `None` when it is not allocated (or not yet heard of here).
@@ -258,6 +295,10 @@ mod tests {
         assert_eq!(period(&[(other, 30), (third, 10)], 0), None);
         assert_eq!(period(&[(other, 30), (third, 30)], 0), None, "nobody modified most");
         assert_eq!(period(&[(other, 30)], 0), None, "it begins anew");
+        assert_eq!(period(&[], 0), None, "nobody modified it, which says nothing");
+        assert_eq!(period(&[(other, 30)], 0), Some(other));
+        (0..IDLE_PERIODS_MAX).for_each(|_| assert_eq!(period(&[], 0), None));
+        assert_eq!(period(&[(other, 30)], 0), None, "it begins anew");
         assert_eq!(period(&[(other, 30), (home, 10)], 0), Some(other));
         assert_eq!(period(&[(other, 30)], 1), None, "each move doubles what the next one takes");
         assert_eq!(period(&[(other, 30)], 1), Some(other));
@@ -277,7 +318,7 @@ mod tests {
             (used.most_faulting(0, &threshold), used.most_faulting(1, &threshold)),
             (Some(NodeId(1)), None)
         );
-        used.note(NodeId(2), 8);
+        used.note(NodeId(2), 4);
         assert_eq!(used.most_faulting(0, &threshold), None, "another one faults as often");
     }
 
@@ -294,6 +335,17 @@ mod tests {
         let mut map = HomeMap::new(8);
         map.add(PageRange { first: PageId(0), count: 2 }, 1, Placement::Block);
         assert_eq!(homes(&map, 0, 2), [0, 1]);
+    }
+
+    #[test]
+    fn a_page_that_has_moved_is_not_where_its_region_places_it() {
+        let mut map = HomeMap::new(3);
+        map.add(PageRange { first: PageId(0), count: 6 }, 2, Placement::Cyclic);
+        map.move_page(PageId(2), NodeId(0));
+        assert_eq!(homes(&map, 0, 6), [0, 0, 0, 0, 2, 2]);
+        map.move_page(PageId(2), NodeId(1));
+        assert_eq!(homes(&map, 0, 6), [0, 0, 1, 1, 2, 2]);
+        assert!(map.moved.is_empty(), "it is where it was");
     }
 
     #[test]

@@ -7,6 +7,7 @@
 //!
 //! Each protocol is one file that can be read beside its paper: start with [`hlrc`], or with [`sc`], the oldest.
 
+pub mod adaptive;
 pub mod aurc;
 pub mod barrier;
 pub mod coherence;

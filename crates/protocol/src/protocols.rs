@@ -3,6 +3,7 @@
 use hiroba_base::NodeId;
 use hiroba_wire::ProtocolNumber;
 
+use crate::adaptive::adaptive;
 use crate::aurc::Aurc;
 use crate::coherence::Coherence;
 use crate::erc::{Erc, Mode};
@@ -25,13 +26,16 @@ pub enum Protocol {
     Hlrc,
     /// Automatic update release consistency ([`crate::aurc`]).
     Aurc,
+    /// The same, with what may be chosen following from what the program does ([`crate::adaptive`]).
+    Adaptive,
 }
 
 impl Protocol {
     /// All of them, the default first.
-    pub const ALL: [Protocol; 6] = [
+    pub const ALL: [Protocol; 7] = [
         Protocol::Hlrc,
         Protocol::Aurc,
+        Protocol::Adaptive,
         Protocol::Lrc,
         Protocol::ErcInvalidate,
         Protocol::ErcUpdate,
@@ -68,6 +72,7 @@ impl Protocol {
             Protocol::Lrc => "lrc",
             Protocol::Hlrc => "hlrc",
             Protocol::Aurc => "aurc",
+            Protocol::Adaptive => "adaptive",
         }
     }
 
@@ -80,15 +85,16 @@ impl Protocol {
             Protocol::ErcInvalidate | Protocol::ErcUpdate => true,
             // The twin is made by the first store, so that pages that are read only have none.
             Protocol::Lrc => true,
-            Protocol::Hlrc | Protocol::Aurc => false,
+            Protocol::Hlrc | Protocol::Aurc | Protocol::Adaptive => false,
         }
     }
 
     /// Whether homes can move ([`Coherence::move_homes`]).
     pub fn can_move_homes(self) -> bool {
         match self {
-            Protocol::ErcInvalidate | Protocol::ErcUpdate => true,
-            Protocol::Sc | Protocol::Lrc | Protocol::Hlrc | Protocol::Aurc => false,
+            Protocol::ErcInvalidate | Protocol::ErcUpdate | Protocol::Hlrc => true,
+            // Homes move by what this protocol learns.
+            Protocol::Sc | Protocol::Lrc | Protocol::Aurc | Protocol::Adaptive => false,
         }
     }
 
@@ -101,6 +107,7 @@ impl Protocol {
             Protocol::Lrc => Box::new(Lrc::new()),
             Protocol::Hlrc => Box::new(Hlrc::new().reading_from(reached)),
             Protocol::Aurc => Box::new(Aurc::new(Hlrc::new().reading_from(reached))),
+            Protocol::Adaptive => Box::new(adaptive(reached)),
         }
     }
 }

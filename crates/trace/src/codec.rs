@@ -161,6 +161,11 @@ impl Encoder {
                 pages.ranges().iter().for_each(|range| self.range(*range));
             }
             Event::Seen { grown } => self.entries(grown),
+            Event::Moved { pages, to } => {
+                self.put(pages.ranges().len() as u64);
+                pages.ranges().iter().for_each(|range| self.range(*range));
+                self.node(*to);
+            }
         }
     }
 
@@ -271,6 +276,7 @@ fn tag_of(event: &Event) -> u8 {
         Event::Twinned { .. } => 17,
         Event::Closed { .. } => 18,
         Event::Seen { .. } => 19,
+        Event::Moved { .. } => 20,
     }
 }
 
@@ -371,6 +377,7 @@ impl Decoder {
             17 => Event::Twinned { page: self.page()? },
             18 => Event::Closed { seq: self.varint()?, pages: self.pages()? },
             19 => Event::Seen { grown: self.entries()? },
+            20 => Event::Moved { pages: self.pages()?, to: self.node()? },
             _ => return Err("an event that this version knows"),
         })
     }

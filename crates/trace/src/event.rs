@@ -237,6 +237,13 @@ pub enum Event {
         /// The entries that grew, by ascending node.
         grown: Vec<(NodeId, IntervalSeq)>,
     },
+    /// From now on the node takes these pages for homed there.
+    Moved {
+        /// The pages, each by its first granule.
+        pages: PageSet,
+        /// Their home.
+        to: NodeId,
+    },
 }
 
 impl Event {

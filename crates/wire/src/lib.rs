@@ -8,6 +8,7 @@ pub mod agent;
 pub mod control;
 mod error;
 mod message;
+mod moves;
 mod pages;
 
 pub use error::WireError;
@@ -15,4 +16,5 @@ pub use message::{
     AtomicOperation, AtomicOutcome, Collective, IntervalDiff, IntervalNotice, Knowledge, Limits, Message,
     PageDiff, Placement, ProtocolNumber, Ticket, WrittenPage,
 };
+pub use moves::{HomeMoves, MOVES_PER_HOME_MAX, PageHandedOver, PagesHeld};
 pub use pages::{PAGES_PER_MESSAGE_MAX, PageCopy, PagesWanted};

@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::WireError;
 use crate::control::CodeSite;
+use crate::moves::{HomeMoves, PageHandedOver, PagesHeld};
 use crate::pages::{PageCopy, PagesWanted};
 
 /// What bounds every field that a message carries.
@@ -279,6 +280,8 @@ pub enum Message<'a> {
         least: Option<VectorTimestamp>,
         /// Their own intervals since the last one.
         knowledge: Knowledge,
+        /// Pages that they give to other homes.
+        moves: Vec<HomeMoves>,
     },
     /// From the node above: all have arrived.
     Depart {
@@ -288,6 +291,8 @@ pub enum Message<'a> {
         collective: Collective,
         /// The intervals since the last one of all but the receiver and the nodes below it, as far as these lack them.
         knowledge: Knowledge,
+        /// Pages that have other homes from now on: the same for everybody.
+        moves: Vec<HomeMoves>,
     },
     /// To the home of an atomic word.
     AtomicRequest {
@@ -469,6 +474,18 @@ pub enum Message<'a> {
         /// How often it has moved.
         moves: u32,
     },
+    /// To the home of pages that a departure gives to others: the sender, who has heard of it, sends nothing more about them there.
+    HomeMovesHeard {
+        /// One of the pages.
+        page: PageId,
+        /// Which of the pages that it is to be the home of the sender holds: they stay as they are until it is told more.
+        held: Vec<PagesHeld>,
+    },
+    /// From a home to the next one, before the content of those pages that it lacks: be their home.
+    HomeHandedOver {
+        /// The pages.
+        pages: Vec<PageHandedOver>,
+    },
     /// Homeless: to a writer of the page: what have your intervals changed in it?
     DiffsRequest {
         /// The page.
@@ -535,7 +552,7 @@ pub enum Message<'a> {
 
 impl Message<'_> {
     /// The names of all kinds of messages. The first byte of an encoded message is the index of its own.
-    pub const KINDS: [&'static str; 47] = [
+    pub const KINDS: [&'static str; 49] = [
         "PageRequest",
         "PagesRequest",
         "PagesReply",
@@ -575,6 +592,8 @@ impl Message<'_> {
         "AtomicForward",
         "HomeTransfer",
         "HomeMoved",
+        "HomeMovesHeard",
+        "HomeHandedOver",
         "DiffsRequest",
         "DiffsReply",
         "DiffsCollected",
@@ -688,12 +707,21 @@ impl<'a> Message<'a> {
             Message::LockGrant { knowledge, .. } | Message::Publish { knowledge, .. } => {
                 limits.knowledge(knowledge)
             }
-            Message::Arrive { collective, caller, least, knowledge, .. } => {
+            Message::HomeMovesHeard { page, held } => {
+                limits.page(*page)?;
+                limits.held(held)
+            }
+            Message::HomeHandedOver { pages } => limits.handed_over(pages),
+            Message::Arrive { collective, caller, least, knowledge, moves, .. } => {
                 limits.node(*caller)?;
+                limits.moves(moves)?;
                 least.as_ref().map_or(Ok(()), |least| limits.timestamp(least))?;
                 limits.collective(*collective, knowledge)
             }
-            Message::Depart { collective, knowledge, .. } => limits.collective(*collective, knowledge),
+            Message::Depart { collective, knowledge, moves, .. } => {
+                limits.moves(moves)?;
+                limits.collective(*collective, knowledge)
+            }
             Message::AtomicRequest { page, offset, needed, .. } => {
                 limits.page(*page)?;
                 limits.version(needed)?;
@@ -724,7 +752,7 @@ impl Limits {
         if good { Ok(()) } else { Err(WireError::OutOfBounds { field, expected, got }) }
     }
 
-    fn node(&self, node: NodeId) -> Result<(), WireError> {
+    pub(crate) fn node(&self, node: NodeId) -> Result<(), WireError> {
         Self::within("node", "a node of the job", u64::from(node.0), node.0 < self.nodes)
     }
 
@@ -732,13 +760,13 @@ impl Limits {
         Self::within("page", "a page of the shared region", page.0, page.0 < self.region_granules)
     }
 
-    fn pages(&self, field: &'static str, pages: &PageSet) -> Result<(), WireError> {
+    pub(crate) fn pages(&self, field: &'static str, pages: &PageSet) -> Result<(), WireError> {
         let ranges = pages.ranges().len() as u64;
         let good = pages.is_well_formed(self.region_granules);
         Self::within(field, "ascending, within the region", ranges, good)
     }
 
-    fn word(&self, offset: u32) -> Result<(), WireError> {
+    pub(crate) fn word(&self, offset: u32) -> Result<(), WireError> {
         let good = offset.is_multiple_of(8) && (offset as usize) < PageSize::MIB_2.bytes();
         Self::within("offset of an atomic word", "a multiple of 8 within the page", u64::from(offset), good)
     }
@@ -795,6 +823,14 @@ mod tests {
         version.advance(NodeId(2), 7);
         let timestamp = VectorTimestamp::new(4);
         let pages: PageSet = [3, 4, 9].into_iter().map(PageId).collect();
+        let moved = PageHandedOver {
+            page: PageId(3),
+            version: version.clone(),
+            moves: 2,
+            is_sent: true,
+            has_words: true,
+            turns: vec![(8, 3)],
+        };
         let knowledge = Knowledge {
             timestamp: timestamp.clone(),
             notices: vec![IntervalNotice { node: NodeId(1), seq: 2, pages: pages.clone() }],
@@ -825,6 +861,7 @@ mod tests {
                 caller: NodeId(3),
                 least: Some(VectorTimestamp::new(4)),
                 knowledge: knowledge.clone(),
+                moves: vec![HomeMoves { to: NodeId(2), pages: pages.clone() }],
             },
             Message::AtomicRequest {
                 ticket: 1,
@@ -849,7 +886,12 @@ mod tests {
             Message::CondNoted { ticket: 4 },
             Message::CondSignal { cond: CondId(1), all: true },
             Message::CondWake { ticket: 4 },
-            Message::Depart { epoch: 1, collective: Collective::Barrier, knowledge: knowledge.clone() },
+            Message::Depart {
+                epoch: 1,
+                collective: Collective::Barrier,
+                knowledge: knowledge.clone(),
+                moves: vec![HomeMoves { to: NodeId(2), pages: pages.clone() }],
+            },
             Message::AtomicReply {
                 ticket: 1,
                 page: PageId(3),
@@ -886,6 +928,11 @@ mod tests {
                 turns: vec![(8, 3)],
             },
             Message::HomeMoved { page: PageId(3), moves: 2 },
+            Message::HomeMovesHeard {
+                page: PageId(3),
+                held: vec![PagesHeld { version: moved.version.clone(), pages: pages.clone() }],
+            },
+            Message::HomeHandedOver { pages: vec![moved] },
             Message::DiffsRequest { page: PageId(3), after: 0, through: 4 },
             Message::DiffsReply {
                 page: PageId(3),
@@ -950,6 +997,13 @@ mod tests {
                 caller: NodeId(4),
                 least: None,
                 knowledge: knowledge.clone(),
+                moves: Vec::new(),
+            },
+            Message::Depart {
+                epoch: 0,
+                collective: Collective::Barrier,
+                knowledge: knowledge.clone(),
+                moves: vec![HomeMoves { to: NodeId(4), pages: PageSet::new() }],
             },
             Message::Arrive {
                 epoch: 0,
@@ -957,6 +1011,7 @@ mod tests {
                 caller: NodeId(3),
                 least: Some(VectorTimestamp::new(5)),
                 knowledge,
+                moves: Vec::new(),
             },
             Message::Diffs { seq: 0, last: false, diffs: vec![] },
             Message::EarlyDiffs { seq: 1, diffs: vec![PageDiff { page: PageId(100), runs: &[] }] },

@@ -151,6 +151,7 @@ impl<E: Engine> Cluster<E> {
                 Event::Applied { page, writer, seq, bytes }
             }
             Fact::Holds { page, version } => Event::Holds { page, version },
+            Fact::Moved { pages, to } => Event::Moved { pages, to },
             Fact::Closed { seq, pages } => Event::Closed { seq, pages },
             Fact::Seen { grown } => Event::Seen { grown },
             Fact::Released { .. }

@@ -257,10 +257,13 @@ impl Mutation for Planted {
                 Message::LockGrant { lock: *lock, turn: *turn, knowledge: self.forgetful(from, knowledge) }
                     .encode()
             }
-            (Mutant::ForgetNotice, Message::Arrive { epoch, collective, caller, least, knowledge }) => {
+            (
+                Mutant::ForgetNotice,
+                Message::Arrive { epoch, collective, caller, least, knowledge, moves },
+            ) => {
                 let (epoch, collective, caller, least) = (*epoch, *collective, *caller, least.clone());
                 let knowledge = self.forgetful(from, knowledge);
-                Message::Arrive { epoch, collective, caller, least, knowledge }.encode()
+                Message::Arrive { epoch, collective, caller, least, knowledge, moves: moves.clone() }.encode()
             }
             (Mutant::ForgetVersion, Message::Diffs { seq, last, diffs }) => {
                 let stays = |diff: &&PageDiff<'_>| !self.sent.contains(&(from, diff.page));

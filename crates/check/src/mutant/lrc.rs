@@ -177,8 +177,8 @@ impl Planted {
             (Mutant::DropNoticeOfGrant, Message::LockGrant { lock, turn, knowledge }) => {
                 Message::LockGrant { lock, turn, knowledge: without_last_page(knowledge) }
             }
-            (Mutant::DropNoticeOfBarrier, Message::Depart { epoch, collective, knowledge }) => {
-                Message::Depart { epoch, collective, knowledge: without_last_page(knowledge) }
+            (Mutant::DropNoticeOfBarrier, Message::Depart { epoch, collective, knowledge, moves }) => {
+                Message::Depart { epoch, collective, knowledge: without_last_page(knowledge), moves }
             }
             (Mutant::ForgetVersions, Message::DiffsReply { page, last, mut diffs }) => {
                 diffs.iter_mut().for_each(|diff| diff.version = only(from, diff.seq));

@@ -1,6 +1,6 @@
 //! The first reading of a run: what nodes have done that others are judged by.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use hiroba_base::{IntervalSeq, LockId, NodeId, PageId, PageSet};
 use hiroba_trace::{Activity, Event, MessageKind, Record, ThreadNumber};
@@ -101,6 +101,8 @@ pub(super) struct Digest<'a> {
     /// Holds that were taken or given up twice.
     pub(super) repeated: Vec<(Place, &'static str, LockId, u64)>,
     regions: BTreeMap<PageId, &'a Event>,
+    /// Of pages that have moved, where they have moved to, as anybody tells.
+    moved: FxHashMap<PageId, BTreeSet<NodeId>>,
     granule_bytes: u32,
 }
 
@@ -157,6 +159,7 @@ impl<'a> Digest<'a> {
             published: FxHashMap::default(),
             repeated: Vec::new(),
             regions: BTreeMap::new(),
+            moved: FxHashMap::default(),
             granule_bytes: granule_bytes.max(1),
         };
         for (node, records) in run.ids().zip(&run.nodes) {
@@ -213,6 +216,9 @@ impl<'a> Digest<'a> {
                 Event::Released { lock, turn } => self.end(node, calls, End::Released(*lock, *turn, record)),
                 Event::Met { epoch } => self.end(node, calls, End::Met(*epoch)),
                 Event::Published { to, count } => self.end(node, calls, End::Published(*to, *count)),
+                Event::Moved { pages, to } => {
+                    pages.iter().for_each(|page| _ = self.moved.entry(page).or_default().insert(*to));
+                }
                 Event::Region { granules, .. } => _ = self.regions.insert(granules.first, event),
                 _ => {}
             }
@@ -272,6 +278,17 @@ impl<'a> Digest<'a> {
         }
     }
 
+    /// Whether the page had several homes.
+    pub(super) fn has_moved(&self, page: PageId) -> bool {
+        self.moved.contains_key(&page)
+    }
+
+    /// All homes that a page had, the first one first.
+    pub(super) fn homes_of(&self, page: PageId) -> impl Iterator<Item = NodeId> + '_ {
+        let first = self.home_of(page).map(|(home, _)| home);
+        first.into_iter().chain(self.moved.get(&page).into_iter().flatten().copied())
+    }
+
     /// Whether another protocol than the run's keeps the page coherent, whose axioms are others.
     pub(super) fn is_under_another(&self, page: PageId) -> bool {
         let region = self.regions.range(..=page).next_back();
@@ -280,7 +297,7 @@ impl<'a> Digest<'a> {
         )
     }
 
-    /// The home of a page and how many granules it has, if it was allocated under the run's protocol.
+    /// The first home of a page and how many granules it has, if it was allocated under the run's protocol.
     pub(super) fn home_of(&self, page: PageId) -> Option<(NodeId, u64)> {
         let (_, region) = self.regions.range(..=page).next_back()?;
         let Event::Region { page_size, protocol, .. } = region else { return None };

@@ -122,7 +122,8 @@ const AURC: &[Axiom] = &[
 ];
 
 /// The axioms of each protocol that has more than the common ones. A new engine adds its line.
-const PROTOCOLS: &[(&str, &[Axiom])] = &[("hlrc", HLRC), ("aurc", AURC), ("lrc", LRC), ("sc", SC)];
+const PROTOCOLS: &[(&str, &[Axiom])] =
+    &[("hlrc", HLRC), ("adaptive", HLRC), ("aurc", AURC), ("lrc", LRC), ("sc", SC)];
 
 /// The axioms that runs of a protocol are held to.
 pub fn axioms_of(protocol: &str) -> &'static [Axiom] {

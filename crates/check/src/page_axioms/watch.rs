@@ -6,7 +6,7 @@ use hiroba_base::{Access, IntervalSeq, NodeId, PageId, PageRange, PageSet, Versi
 use hiroba_trace::{Activity, Event, MessageKind, Record, ThreadNumber};
 use rustc_hash::FxHashMap;
 
-use super::digest::{Digest, Timestamp, raise};
+use super::digest::{Applied, Digest, Timestamp, raise};
 use super::{Axiom, Breach, Findings, Place, Rules, told};
 use crate::execution::Run;
 
@@ -100,6 +100,8 @@ pub(super) struct Watcher<'a> {
     received: FxHashMap<NodeId, usize>,
     /// Of the latest interval of a node that has changed a page here, how many bytes of diffs.
     applied: FxHashMap<(PageId, NodeId), (IntervalSeq, u32)>,
+    /// Where pages have moved to, as far as the node has heard.
+    moved: FxHashMap<PageId, NodeId>,
     /// What the threads are in: the sender where it is a message.
     serving: FxHashMap<ThreadNumber, Vec<Option<NodeId>>>,
 }
@@ -126,6 +128,7 @@ impl<'a> Watcher<'a> {
             own: FxHashMap::default(),
             received: FxHashMap::default(),
             applied: FxHashMap::default(),
+            moved: FxHashMap::default(),
             serving: FxHashMap::default(),
         }
     }
@@ -189,6 +192,7 @@ impl<'a> Watcher<'a> {
                     self.see(*writer, *seq);
                 }
             }
+            Event::Moved { pages, to } => self.moved.extend(pages.iter().map(|page| (page, *to))),
             Event::Closed { seq, pages } => self.close(*seq, pages),
             Event::Holds { page, .. } | Event::Applied { page, .. }
                 if self.digest.is_under_another(*page) => {}
@@ -310,8 +314,14 @@ impl<'a> Watcher<'a> {
         }
     }
 
+    /// Where the page is homed, as far as the node has heard, and how many granules it has.
+    fn home_of(&self, page: PageId) -> Option<(NodeId, u64)> {
+        let (first, granules) = self.digest.home_of(page)?;
+        Some((self.moved.get(&page).copied().unwrap_or(first), granules))
+    }
+
     fn must_hold(&mut self, page: PageId, writer: NodeId, seq: IntervalSeq) {
-        let Some((home, granules)) = self.digest.home_of(page) else { return };
+        let Some((home, granules)) = self.home_of(page) else { return };
         if self.holds.get(&page).is_some_and(|held| held.get(writer) >= seq) {
             return;
         }
@@ -367,7 +377,7 @@ impl<'a> Watcher<'a> {
         version.entries().iter().for_each(|(writer, seq)| held.advance(*writer, *seq));
         self.settle(page);
         self.look_at_claims(page, version);
-        let Some((home, _)) = self.digest.home_of(page) else { return };
+        let Some((home, _)) = self.home_of(page) else { return };
         if home == self.node {
             return;
         }
@@ -381,12 +391,28 @@ impl<'a> Watcher<'a> {
         let by_message = sender == Some(home) && !self.rules.one_sided;
         let sent = if by_message { self.sent_by(home) } else { usize::MAX };
         for (writer, seq) in version.entries() {
-            if let Err(wrong) = self.home_held(home, page, *writer, *seq, sent) {
+            let held = self.some_home_held(home, page, *writer, *seq, sent);
+            if let Err(wrong) = held {
                 self.convict(Axiom::Versions, |_| {
                     format!("{page} came as if it held interval {seq} of node {writer}, but {wrong}")
                 });
             }
         }
+    }
+
+    /// As [`home_held`](Self::home_held); where the page has moved it took along what its homes held.
+    fn some_home_held(
+        &self,
+        home: NodeId,
+        page: PageId,
+        writer: NodeId,
+        seq: IntervalSeq,
+        before: usize,
+    ) -> Result<(), String> {
+        let held = |home, before| self.home_held(home, page, writer, seq, before);
+        let somewhere = self.digest.has_moved(page)
+            && self.digest.homes_of(page).any(|home| held(home, usize::MAX).is_ok());
+        if somewhere { Ok(()) } else { held(home, before) }
     }
 
     /// What a frame is said to hold must have been written.
@@ -506,12 +532,27 @@ impl<'a> Watcher<'a> {
             return;
         }
         let (digest, me) = (self.digest, self.node);
+        for ((page, writer), applied) in &digest.nodes[me.index()].applied {
+            for other in digest.homes_of(*page).filter(|other| *other > me && digest.has_moved(*page)) {
+                let there = digest.nodes[other.index()].applied.get(&(*page, *writer));
+                let twice = applied.iter().find(|applied| {
+                    there.is_some_and(|there| there.iter().any(|there| there.seq == applied.seq))
+                });
+                if let Some(Applied { seq, .. }) = twice {
+                    self.convict(Axiom::Diffs, |_| {
+                        format!("the diff of {page} from interval {seq} of node {writer} is applied here and at node {other}")
+                    });
+                }
+            }
+        }
         for writer in self.run.ids().filter(|writer| *writer != me) {
             let theirs = &digest.nodes[writer.index()];
             let sent = theirs.sent.get(&self.node).map_or(&[][..], |sent| sent.as_slice());
             let came = self.received.get(&writer).copied().unwrap_or(0);
             for ((page, seq), made) in &theirs.diffs {
-                if digest.home_of(*page).is_none_or(|(home, _)| home != self.node) {
+                // Where a page has moved, its first home may not be where the diff came.
+                if digest.has_moved(*page) || digest.home_of(*page).is_none_or(|(home, _)| home != self.node)
+                {
                     continue;
                 }
                 let Some(interval) = theirs.interval(*seq) else { continue };

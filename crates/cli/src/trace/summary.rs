@@ -133,5 +133,6 @@ fn name_of(event: &Event) -> Option<&'static str> {
         Event::Twinned { .. } => "twins made",
         Event::Closed { .. } => "intervals",
         Event::Seen { .. } => "times news came",
+        Event::Moved { .. } => "homes moved",
     })
 }

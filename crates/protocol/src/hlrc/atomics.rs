@@ -10,7 +10,7 @@ use crate::{Effect, Fact, Outcome, ProtocolError, Waiter, unexpected};
 impl Hlrc {
     pub(super) fn begin_atomic(&mut self, site: &mut Site, asked: WordOperation) {
         let WordOperation { page: page_id, offset, operation, waiter } = asked;
-        if site.is_home(page_id) {
+        if site.is_home(page_id) || self.moves.is_coming(page_id) {
             let needed = self.needed(page_id);
             let client = AtomicClient::Here(waiter);
             let request = HomeRequest::Atomic { client, offset, operation };

@@ -13,11 +13,11 @@ use crate::{Effect, Fact, NewContent, PageToSend, ProtocolError, unexpected};
 
 /// A reply with several pages is no longer than this: the first of them can be used while the next ones travel, the message
 /// stays in the caches between its copies, and with its head it fits the longest datagram.
-const REPLY_BYTES_MAX: u64 = 60 << 10;
+pub(super) const REPLY_BYTES_MAX: u64 = 60 << 10;
 
 /// A request looks among so many of its latest groups for one with the version that a page needs. Nearly all pages of a
 /// request need the same.
-const GROUPS_SEARCHED: usize = 8;
+pub(super) const GROUPS_SEARCHED: usize = 8;
 
 /// Asking.
 impl Hlrc {
@@ -45,9 +45,9 @@ impl Hlrc {
     }
 
     /// Whether the page may be read from its home's frame: not while diffs of this node's may be on their way that the home will not publish, which
-    /// a request follows on their link.
+    /// a request follows on their link; nor the first time after it has moved, when its content may still be on its way to the home.
     fn may_read(&self, home: NodeId, page_id: PageId) -> bool {
-        self.reach.includes(home) && !self.sent_early.contains(page_id)
+        self.reach.includes(home) && !self.sent_early.contains(page_id) && !self.moves.is_unfetched(page_id)
     }
 
     /// Asks for pages in as few messages as they fit.
@@ -108,8 +108,9 @@ impl Hlrc {
                         format!("one for {page_id}"),
                     ));
                 }
+                let is_coming = self.moves.is_coming(page_id);
                 let page = self.pages.entry(page_id).or_default();
-                if page.held.covers(needed) {
+                if page.held.covers(needed) && !is_coming {
                     ready.push(page_id);
                 } else {
                     let request = HomeRequest::Page(from);
@@ -127,6 +128,7 @@ impl Hlrc {
     /// Sends pages that hold what is needed, the first ones first.
     pub(super) fn send_pages(&mut self, site: &mut Site, to: NodeId, pages: &[PageId]) {
         self.share(site, pages.iter().copied());
+        self.moves.note_fetches(to, pages);
         self.make_room_for_announcements(site, to);
         let mut reply = Vec::new();
         let mut bytes = 0;
@@ -194,11 +196,11 @@ impl Hlrc {
         let mut run: Option<Arrived> = None;
         let mut accepted: Vec<(PageId, Fetch)> = Vec::new();
         let mut too_old = Vec::new();
-        for PageCopy { page: page_id, version, is_zero } in copies {
+        for copy in copies {
+            let PageCopy { page: page_id, version, is_zero } = copy;
             let located = site.homes.locate(*page_id).filter(|located| located.page == *page_id);
-            let page = self.pages.entry(*page_id).or_default();
-            let (Some(fetch), Some(located)) = (page.fetch.take(), located) else {
-                return Err(unexpected("a page only after a request", format!("{page_id}")));
+            let Some(located) = located else {
+                return Err(unexpected("an allocated page", format!("{page_id}")));
             };
             let page_bytes = located.granules as usize * site.limits.granule_bytes as usize;
             let received = offset..offset + if *is_zero { 0 } else { page_bytes };
@@ -207,14 +209,22 @@ impl Hlrc {
                 let got = format!("{} bytes up to {page_id}", content.len());
                 return Err(unexpected("all bytes of a page", got));
             }
+            let new = if *is_zero { NewContent::Zero } else { NewContent::Received(received) };
+            if self.moves.is_coming(*page_id) {
+                self.take_in_coming(site, copy, new);
+                continue;
+            }
+            let page = self.pages.entry(*page_id).or_default();
+            let Some(fetch) = page.fetch.take() else {
+                return Err(unexpected("a page only after a request", format!("{page_id}")));
+            };
             if !version.covers(&page.needed) {
                 // A sibling thread acquired, or this node released the page, while the reply was under way.
                 page.fetch = Some(fetch);
                 too_old.push(*page_id);
                 continue;
             }
-            let content = if *is_zero { NewContent::Zero } else { NewContent::Received(received) };
-            let arrived = self.accept(site, located, version, content, &fetch);
+            let arrived = self.accept(site, located, version, new, &fetch);
             accepted.push((*page_id, fetch));
             if self.pages[page_id].twin {
                 site.out.push(arrived.install(true));
@@ -248,6 +258,7 @@ impl Hlrc {
         page.held = version.clone();
         page.needed = VersionVector::new();
         page.valid = true;
+        self.moves.note_fetched(located.page);
         if fetch.hinted {
             self.prefetching_bytes -= located.granules * u64::from(site.limits.granule_bytes);
         }

@@ -17,8 +17,8 @@ use super::Hlrc;
 use crate::coherence::Site;
 
 /// So often a new habit is believed, and an old one at most.
-const BELIEVED_MIN: u8 = 2;
-const BELIEVED_MAX: u8 = 16;
+pub(super) const BELIEVED_MIN: u8 = 2;
+pub(super) const BELIEVED_MAX: u8 = 16;
 
 /// A page that is read so many barriers after it was lost, or later, has no habit.
 const PHASES_MAX: u64 = 4;

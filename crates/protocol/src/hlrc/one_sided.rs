@@ -205,7 +205,7 @@ impl Hlrc {
     /// All that `writer` has sent from its intervals through `seq` is applied, unless some of it is kept.
     pub(super) fn publish(&mut self, site: &mut Site, writer: NodeId, seq: IntervalSeq) {
         let some_is_kept = site.ahead.iter().chain(site.out.kept()).any(|(from, _)| *from == writer);
-        if self.reach.is_some() && !some_is_kept {
+        if self.reach.is_some() && !some_is_kept && !self.moves.puts_off(writer, seq) {
             site.out.push(Effect::Publish { writer, seq });
         }
     }

@@ -24,7 +24,7 @@ pub(super) struct Watch {
     /// Counts the rounds.
     period: u32,
     /// In the release of a round: what will rest unless the host says that it was written.
-    candidates: PageSet,
+    pub(super) candidates: PageSet,
 }
 
 impl Default for Watch {

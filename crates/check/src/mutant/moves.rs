@@ -1,0 +1,164 @@
+//! Planted bugs of homes that move.
+
+use hiroba_base::{Access, NodeId};
+use hiroba_protocol::Effect;
+use hiroba_wire::{Limits, Message, PageHandedOver};
+
+use super::Mutation;
+
+/// The catalogue of planted bugs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Mutant {
+    /// A node's word that it has heard overtakes diffs that it has sent before.
+    HeardOvertakesDiffs,
+    /// A node's word that it has heard counts for two.
+    HeardTwice,
+    /// A node's word that it has heard is lost.
+    LoseHeard,
+    /// The next home claims one interval of each writer more than it holds.
+    ClaimHeld,
+    /// The last home does not send what the next one lacks.
+    SkipContent,
+    /// The last home sends the content that it had when it first sent the page.
+    StaleContent,
+    /// The last home claims one interval of each writer more than it holds.
+    HandOverTooMuch,
+    /// The last home forgets one writer's intervals.
+    HandOverTooLittle,
+    /// Pages that are to rest keep their access.
+    SkipRest,
+    /// A departure does not say which pages have other homes.
+    ForgetMoves,
+    /// A departure sends pages to other homes than all others.
+    MoveAstray,
+    /// The pages are handed over before their contents have left, and the contents go astray.
+    ContentAstray,
+}
+
+impl Mutant {
+    /// All of them.
+    pub const ALL: [Mutant; 12] = [
+        Mutant::HeardOvertakesDiffs,
+        Mutant::HeardTwice,
+        Mutant::LoseHeard,
+        Mutant::ClaimHeld,
+        Mutant::SkipContent,
+        Mutant::StaleContent,
+        Mutant::HandOverTooMuch,
+        Mutant::HandOverTooLittle,
+        Mutant::SkipRest,
+        Mutant::ForgetMoves,
+        Mutant::MoveAstray,
+        Mutant::ContentAstray,
+    ];
+
+    /// The bug, ready to be planted in a cluster.
+    pub fn plant(self) -> Box<dyn Mutation> {
+        Box::new(Planted { mutant: self, contents: Default::default(), hands_over: false })
+    }
+}
+
+struct Planted {
+    mutant: Mutant,
+    contents: rustc_hash::FxHashMap<hiroba_base::PageId, Option<Vec<u8>>>,
+    /// The message that left last handed pages over.
+    hands_over: bool,
+}
+
+impl Planted {
+    fn alter_page(&self, page: &mut PageHandedOver) {
+        match self.mutant {
+            Mutant::SkipContent => page.is_sent = false,
+            Mutant::HandOverTooMuch => {
+                let claimed: Vec<_> = page.version.entries().to_vec();
+                claimed.into_iter().for_each(|(writer, seq)| page.version.advance(writer, seq + 1));
+            }
+            Mutant::HandOverTooLittle => {
+                let kept: Vec<_> = page.version.entries().iter().skip(1).copied().collect();
+                page.version = Default::default();
+                kept.into_iter().for_each(|(writer, seq)| page.version.advance(writer, seq));
+                page.is_sent = false;
+            }
+            _ => {}
+        }
+    }
+
+    fn alter<'a>(&self, to: NodeId, message: Message<'a>, limits: &Limits) -> Message<'a> {
+        match message {
+            Message::HomeHandedOver { mut pages } => {
+                pages.iter_mut().for_each(|page| self.alter_page(page));
+                Message::HomeHandedOver { pages }
+            }
+            Message::HomeMovesHeard { page, mut held } if self.mutant == Mutant::ClaimHeld => {
+                for held in &mut held {
+                    NodeId::all(limits.nodes)
+                        .for_each(|writer| held.version.advance(writer, held.version.get(writer) + 1));
+                }
+                Message::HomeMovesHeard { page, held }
+            }
+            Message::Depart { epoch, collective, knowledge, mut moves } => {
+                match self.mutant {
+                    Mutant::ForgetMoves => moves.clear(),
+                    Mutant::MoveAstray if to.0 + 1 == limits.nodes => {
+                        moves.iter_mut().for_each(|moved| moved.to = NodeId((moved.to.0 + 1) % limits.nodes));
+                    }
+                    _ => {}
+                }
+                Message::Depart { epoch, collective, knowledge, moves }
+            }
+            other => other,
+        }
+    }
+}
+
+impl Mutation for Planted {
+    fn on_effect(&mut self, _node: NodeId, effect: Effect) -> Vec<Effect> {
+        match effect {
+            Effect::Protect { access: Access::None, .. } if self.mutant == Mutant::SkipRest => Vec::new(),
+            other => vec![other],
+        }
+    }
+
+    fn on_content(&mut self, page: hiroba_base::PageId, content: Option<&[u8]>) -> Option<Vec<u8>> {
+        let content = content.map(<[u8]>::to_vec);
+        if self.mutant == Mutant::StaleContent {
+            return match self.contents.get(&page).filter(|_| self.hands_over) {
+                Some(stale) => stale.clone(),
+                None => {
+                    self.contents.entry(page).or_insert_with(|| content.clone());
+                    content
+                }
+            };
+        }
+        content
+    }
+
+    fn on_send(
+        &mut self,
+        _from: NodeId,
+        to: NodeId,
+        bytes: Vec<u8>,
+        limits: &Limits,
+    ) -> Vec<(Vec<u8>, bool)> {
+        let Ok(message) = Message::decode(&bytes, limits) else { return vec![(bytes, false)] };
+        let follows_handing_over = self.hands_over;
+        self.hands_over = matches!(message, Message::HomeHandedOver { .. })
+            || self.hands_over && matches!(message, Message::PagesReply { .. });
+        match (self.mutant, &message) {
+            (Mutant::HeardOvertakesDiffs, Message::HomeMovesHeard { .. }) => vec![(bytes, true)],
+            (Mutant::HeardTwice, Message::HomeMovesHeard { .. }) => {
+                vec![(bytes.clone(), false), (bytes, true)]
+            }
+            (Mutant::LoseHeard, Message::HomeMovesHeard { .. }) => Vec::new(),
+            (Mutant::SkipContent | Mutant::HandOverTooLittle, Message::PagesReply { .. })
+                if follows_handing_over =>
+            {
+                Vec::new()
+            }
+            (Mutant::ContentAstray, Message::PagesReply { .. }) if follows_handing_over => {
+                vec![(bytes, true)]
+            }
+            _ => vec![(self.alter(to, message, limits).encode(), false)],
+        }
+    }
+}

@@ -1,0 +1,278 @@
+//! Homes that move under home-based lazy release consistency.
+
+use hiroba_base::NodeId;
+use hiroba_check::axioms::judge;
+use hiroba_check::cluster::{Cluster, Ended, Options};
+use hiroba_check::litmus::catalogue;
+use hiroba_check::mutant::moves::Mutant;
+use hiroba_check::page_axioms::{self, Axiom, Rules};
+use hiroba_check::program::script::*;
+use hiroba_check::program::{Address, Instruction, Program, Region, Script};
+use hiroba_check::random_program::{Shape, generate};
+use hiroba_check::swarm::SOON;
+use hiroba_protocol::adaptive::adaptive;
+use hiroba_protocol::hlrc::Hlrc;
+use hiroba_protocol::home::{HomePolicy, MoveThreshold};
+use hiroba_protocol::{Consistency, WriteTracking};
+use hiroba_trace::Event;
+use hiroba_wire::{Limits, Placement};
+
+const TRACKINGS: [WriteTracking; 2] = [WriteTracking::Fault, WriteTracking::Async];
+const MOVING: [HomePolicy; 2] = [HomePolicy::Modification, HomePolicy::Faults];
+
+/// What programs run under.
+#[derive(Clone, Copy, Debug)]
+struct Under {
+    policy: HomePolicy,
+    threshold: MoveThreshold,
+    tracking: WriteTracking,
+    one_sided: bool,
+}
+
+impl Under {
+    fn all() -> impl Iterator<Item = Under> {
+        let ways = MOVING.into_iter().flat_map(|policy| TRACKINGS.map(|tracking| (policy, tracking)));
+        ways.flat_map(|(policy, tracking)| {
+            [false, true].map(|one_sided| Under { policy, threshold: SOON, tracking, one_sided })
+        })
+    }
+
+    fn engine(self) -> impl FnMut(NodeId, Limits, WriteTracking) -> Consistency {
+        move |me, limits, tracking| {
+            let others = NodeId::all(limits.nodes).filter(|node| self.one_sided && *node != me);
+            let protocol = Hlrc::new().reading_from(others).moving_homes(self.policy);
+            let protocol = Box::new(protocol.moving_after(self.threshold).following_migrants());
+            Consistency::new(me, limits, tracking, protocol).telling()
+        }
+    }
+
+    fn run(self, program: &Program, seed: u64, mutant: Option<Mutant>) -> Result<Ended, String> {
+        let mut options =
+            Options { one_sided: self.one_sided, steps_max: 50_000, ..Options::seeded(seed, self.tracking) };
+        if let Some(mutant) = mutant {
+            options.mutation = mutant.plant();
+        }
+        let ended = Cluster::new(program, self.engine(), options).run();
+        let ended = ended.map_err(|failure| failure.to_string())?;
+        let verdict = judge(&ended.execution()).map_err(|error| error.to_string())?;
+        if let Some(violation) = verdict.violations.first() {
+            return Err(violation.explanation.clone());
+        }
+        let rules = Rules::hlrc(self.one_sided);
+        // That a message came out of order is no merit to notice: what comes of it is.
+        let of_pages = |axiom: &&Axiom| mutant.is_none() || **axiom != Axiom::Messages;
+        let axioms: Vec<Axiom> = rules.axioms.iter().filter(of_pages).copied().collect();
+        let findings = page_axioms::judge(&ended.run, &Rules { axioms: &axioms, ..rules });
+        match findings.breaches.first() {
+            Some(breach) => Err(format!("{}: {}", breach.axiom, breach.explanation)),
+            None => Ok(ended),
+        }
+    }
+}
+
+/// How often homes moved, as node 0 tells.
+fn moves(ended: &Ended) -> u64 {
+    let records = ended.run.nodes[0].records.iter();
+    records.map(|record| if let Event::Moved { pages, .. } = &record.event { pages.len() } else { 0 }).sum()
+}
+
+fn page_on_node_0() -> Vec<Region> {
+    vec![Region::new(0, 1, 1, Placement::On(NodeId(0)))]
+}
+
+/// What all nodes read of a page's first words at the end, by the last register of each.
+fn read_all(words: u32) -> impl Iterator<Item = Instruction> {
+    (0..words).flat_map(|word| [load(Address::word(0, word), 0), add_register(1 + word as u8, 0)])
+}
+
+/// Node 1 writes in every phase, the others read; and a thread of node 0 that is in no team writes a word of its own all the time.
+fn one_writer() -> Program {
+    let foreign = Address::word(0, 9);
+    let script = |me: u64| {
+        let mut code = Vec::new();
+        for phase in 0..4u64 {
+            if me == 1 {
+                code.push(store(Address::word(0, phase as u32), phase + 10));
+            }
+            code.push(barrier());
+            code.extend(
+                (0..=phase as u32).flat_map(|word| [load(Address::word(0, word), 0), add_register(1, 0)]),
+            );
+            code.push(barrier());
+        }
+        code
+    };
+    let mut threads: Vec<Script> = (0..3).map(|node| Script::team(node, script(u64::from(node)))).collect();
+    let mut code = Vec::new();
+    for value in 1..6 {
+        code.extend([lock(0), store(foreign, value), unlock(0)]);
+    }
+    threads.push(Script::foreign(0, code));
+    let reader = (0..4).flat_map(|_| [lock(0), load(foreign, 2), unlock(0)]);
+    threads.push(Script::foreign(2, reader.collect()));
+    Program::on(3, 0, threads).with_regions(page_on_node_0())
+}
+
+#[test]
+fn a_page_goes_to_its_only_writer_and_everybody_reads_it_there() {
+    for under in Under::all() {
+        let mut moved = 0;
+        for seed in 0..100 {
+            let ended = under.run(&one_writer(), seed, None);
+            let ended = ended.unwrap_or_else(|wrong| panic!("{under:?}, seed {seed}: {wrong}"));
+            // 10, 10 + 11, …
+            let read: u64 = (0..4).map(|phase| (0..=phase).map(|word| word + 10).sum::<u64>()).sum();
+            for thread in 0..3 {
+                assert_eq!(ended.register(thread, 1), read, "{under:?}, seed {seed}, thread {thread}");
+            }
+            moved += moves(&ended);
+        }
+        // Who reads a page from its home's frame asks nobody for it.
+        let sees_fetches = under.policy == HomePolicy::Modification || !under.one_sided;
+        assert!(moved > 0 || !sees_fetches, "{under:?}: no move");
+    }
+}
+
+fn alternating(phases: u64) -> Program {
+    let script = |me: u64| {
+        let mut code = Vec::new();
+        for phase in 0..phases {
+            if phase % 2 + 1 == me {
+                code.push(store(Address::word(0, me as u32), phase + 1));
+            }
+            code.push(barrier());
+        }
+        code.extend(read_all(3));
+        code
+    };
+    Program::new(0, (0..3).map(script)).with_regions(page_on_node_0())
+}
+
+#[test]
+fn a_page_that_two_nodes_write_in_turn_comes_to_rest() {
+    for (tracking, one_sided) in TRACKINGS.into_iter().flat_map(|t| [false, true].map(|o| (t, o))) {
+        for (threshold, most) in [(MoveThreshold::default(), 0), (SOON, 1)] {
+            let under = Under { policy: HomePolicy::Modification, threshold, tracking, one_sided };
+            for seed in 0..40 {
+                let ended = under.run(&alternating(24), seed, None);
+                let ended = ended.unwrap_or_else(|wrong| panic!("{under:?}, seed {seed}: {wrong}"));
+                assert!(moves(&ended) <= most, "{under:?}, seed {seed}: {} moves", moves(&ended));
+                assert_eq!((ended.register(0, 2), ended.register(0, 3)), (23, 24), "{under:?}, seed {seed}");
+            }
+        }
+    }
+}
+
+/// A page moves, and then all operate on a word of it.
+fn words_on_a_moved_page() -> Program {
+    let word = Address::word(0, 7);
+    let script = |me: u64| {
+        let mut code = Vec::new();
+        for phase in 0..3u64 {
+            if me == 2 {
+                code.push(store(Address::word(0, phase as u32), phase + 1));
+            }
+            code.push(barrier());
+        }
+        code.extend([fetch_add(word, 1, 0), fetch_add(word, 1, 0), barrier(), load(word, 1)]);
+        code
+    };
+    let mut threads: Vec<Script> = (0..3).map(|node| Script::team(node, script(u64::from(node)))).collect();
+    // In the middle of the move, too.
+    threads.push(Script::foreign(1, vec![fetch_add(word, 1, 0); 4]));
+    threads.push(Script::foreign(0, vec![fetch_add(word, 1, 0); 4]));
+    Program::on(3, 0, threads).with_regions(page_on_node_0())
+}
+
+#[test]
+fn atomic_words_count_on_while_their_page_moves() {
+    for under in Under::all() {
+        for seed in 0..100 {
+            let ended = under.run(&words_on_a_moved_page(), seed, None);
+            let ended = ended.unwrap_or_else(|wrong| panic!("{under:?}, seed {seed}: {wrong}"));
+            for thread in 0..3 {
+                let read = ended.register(thread, 1);
+                assert!((6..=14).contains(&read), "{under:?}, seed {seed}: thread {thread} reads {read}");
+            }
+        }
+    }
+}
+
+#[test]
+fn litmus_programs_show_nothing_forbidden_while_homes_move() {
+    for under in Under::all() {
+        for litmus in catalogue() {
+            for seed in 0..30 {
+                let ended = under.run(&litmus.program, seed, None);
+                let ended =
+                    ended.unwrap_or_else(|wrong| panic!("{}, {under:?}, seed {seed}: {wrong}", litmus.name));
+                assert!(
+                    !(litmus.forbid)(&ended),
+                    "{}, {under:?}, seed {seed}: a forbidden outcome",
+                    litmus.name
+                );
+            }
+        }
+    }
+}
+
+const SHAPES: [Shape; 3] = [
+    Shape { team: 2, foreign: 0, publications: false },
+    Shape { team: 1, foreign: 2, publications: false },
+    Shape { team: 1, foreign: 2, publications: true },
+];
+
+/// Who notices first.
+fn noticed(under: Under, mutant: Option<Mutant>) -> Option<String> {
+    let written = [one_writer(), alternating(6), words_on_a_moved_page()];
+    let by_written = written.iter().find_map(|program| {
+        (0..100).find_map(|seed| Some(format!("seed {seed}: {}", under.run(program, seed, mutant).err()?)))
+    });
+    by_written.or_else(|| {
+        SHAPES.into_iter().find_map(|shape| {
+            (0..150).find_map(|seed| {
+                let wrong = under.run(&generate(seed, shape), seed, mutant).err()?;
+                Some(format!("{shape:?}, seed {seed}: {wrong}"))
+            })
+        })
+    })
+}
+
+#[test]
+fn every_mutant_is_noticed() {
+    let survivors: Vec<Mutant> = Mutant::ALL
+        .into_iter()
+        .filter(|mutant| {
+            let witness = Under::all().find_map(|under| noticed(under, Some(*mutant)));
+            println!("{mutant:?}: {}", witness.as_deref().unwrap_or("nobody"));
+            witness.is_none()
+        })
+        .collect();
+    assert!(survivors.is_empty(), "nothing notices {survivors:?}");
+}
+
+#[test]
+fn the_faithful_engine_passes_the_same_seeds() {
+    for under in Under::all() {
+        assert_eq!(noticed(under, None), None, "{under:?}");
+    }
+}
+
+#[test]
+fn the_adaptive_protocol_keeps_what_is_promised() {
+    for shape in SHAPES {
+        for seed in 0..300 {
+            for tracking in TRACKINGS {
+                let engine = |me, limits, tracking| {
+                    Consistency::new(me, limits, tracking, Box::new(adaptive([]))).telling()
+                };
+                let ended =
+                    Cluster::new(&generate(seed, shape), engine, Options::seeded(seed, tracking)).run();
+                let ended = ended.unwrap_or_else(|failure| panic!("{shape:?}, seed {seed}: {failure}"));
+                let verdict = judge(&ended.execution()).unwrap();
+                let wrong = verdict.violations.first().map(|violation| violation.explanation.clone());
+                assert_eq!(wrong, None, "{shape:?}, {tracking:?}, seed {seed}");
+            }
+        }
+    }
+}

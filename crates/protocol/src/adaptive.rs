@@ -1,0 +1,39 @@
+//! A protocol that adapts itself, page by page, to what the program does.
+//!
+//! Read first: Amza, Cox, Dwarkadas, Zwaenepoel, *Software DSM Protocols that Adapt between Single Writer and Multiple Writer*, HPCA 1997;
+//! Monnerat, Bianchini, *Efficiently Adapting to Sharing Patterns in Software DSMs*, HPCA 1998. For the classes of pages Bennett, Carter, Zwaenepoel,
+//! *Adaptive Software Cache Management for Distributed Shared Memory Architectures*, ISCA 1990.
+//!
+//! It is home-based lazy release consistency ([`crate::hlrc`]) in which everything that may be chosen follows from what was seen. A
+//! home-based protocol need not change over between single and multiple writer: a page *is* single-writer where its writer is its home, who
+//! makes neither twins nor diffs, and, while nobody else reads it, sends no notices either; for every other writer it is
+//! multiple-writer. So the choice between the two is the choice of the home.
+//!
+//! | what happens to a page | how it shows | what is done | where |
+//! |---|---|---|---|
+//! | one node writes it | its diffs, to another home, phase after phase | its writer becomes its home | [`crate::home`], `hlrc/moves.rs` |
+//! | many write disjoint parts | diffs of several nodes | who modifies more than all others together becomes its home; else it stays | the same |
+//! | nobody else holds it | no requests | written without faults and notices (*exclusive*) | `hlrc.rs` |
+//! | written in one phase, read in the next (producer and consumer) | the reader faults soon after a barrier has invalidated it | fetched at that barrier, with all others of its kind | `hlrc/habits.rs` |
+//! | goes with a lock (migratory) | a fault after the lock's grant has invalidated it | fetched when the next grant does | `hlrc/migrants.rs` |
+//! | read on and on, in equal steps | faults at equal distances | windows of pages are fetched ahead | `hlrc/streams.rs` |
+//!
+//! All of these are believed only as long as they hold: a move doubles what the next one of the page takes, and what is fetched unasked must be
+//! faulted on again from time to time.
+//!
+//! Why it is right: none of this changes what a node may read or when. Homes move by an agreement of all (`hlrc/moves.rs` argues that), and
+//! a page that is fetched early is fetched like any other.
+//!
+//! Deviations from the papers: single-writer pages have no ownership that is asked for at the first store, so nothing is refused and no
+//! page falls back to multiple-writer in the middle of a phase; homes change at barriers only. Consumers ask, in one message to each
+//! home, instead of being sent what was produced: an update that nobody wants costs as much as one that is wanted, a request does not.
+
+use hiroba_base::NodeId;
+
+use crate::hlrc::Hlrc;
+use crate::home::HomePolicy;
+
+/// The protocol on a node that can read the frames of the nodes in `reached` itself.
+pub fn adaptive(reached: impl IntoIterator<Item = NodeId>) -> Hlrc {
+    Hlrc::new().reading_from(reached).moving_homes(HomePolicy::Modification).following_migrants()
+}

@@ -1,0 +1,557 @@
+//! Homes that move.
+//!
+//! Read first: Harada, Ishikawa, Hori, Tezuka, Sumimoto, Takahashi, *Dynamic Home Node Reallocation on Software Distributed Shared Memory*, HPC
+//! Asia 2000. A page that one node writes in every phase and that is homed on another costs a twin, a diff and a message each time; on its
+//! writer it costs nothing. So homes give pages away: a page's home sees who modifies it, or fetches it, and [`HomeUse`] says to whom it should go.
+//!
+//! The home names such pages when it arrives at a collective, and all are told when they depart. The new home takes over in four steps, so that
+//! nobody is ever asked about a page that it does not answer for, and nothing has to be passed on:
+//!
+//! 1. Whoever departs takes the page for homed on the **next home** from then on, and tells the **last home** that it has heard
+//!    ([`Message::HomeMovesHeard`]). Behind that word, as links are in order, it sends nothing about the page to the last home any more.
+//! 2. The next home lets the page rest first: a release sends what its threads have written, and takes their access away. With its word
+//!    it tells which of the pages it holds, in which version. Requests and diffs that come from now on wait in a queue.
+//! 3. The last home goes on as home until all others' words are there: all that was ever sent to it about the page has come. It lets
+//!    the page rest likewise, by a release, hands it over ([`Message::HomeHandedOver`]), with content if the next home lacks some of it, and
+//!    has an ordinary copy left.
+//! 4. The next home applies the diffs that wait, in the order in which they came, and then answers what it is asked.
+//!
+//! | node | before its departure | then | from when | then |
+//! |---|---|---|---|---|
+//! | last home | home | home | all have heard | copy |
+//! | next home | copy | *coming*: no access, requests and diffs queue | the page is handed over | home, shared |
+//! | others | of the last home | of the next home | | |
+//!
+//! Why this is right. A diff goes to the last home if its writer had not departed, and comes there before the writer's word: the version
+//! that is handed over holds it. Later diffs go to the next home, on one link, in order; they wait until the earlier ones are there.
+//! Knowledge of an interval that ended after its node's departure is kept by who has not departed (`epoch` of [`Knowledge`](hiroba_wire::Knowledge)),
+//! so nobody asks the last home for what went to the next one. Who is ahead and asks the next home before that has departed waits
+//! there, like for a region that is not known yet.
+//!
+//! The word that a home publishes of a writer is about all diffs that the writer sent there, and says nothing of a page that is still
+//! coming ([`one_sided`](super::one_sided)). So the first fetch after a move is a message, which waits for the content; by then the frame holds
+//! all that was sent to the last home, and what comes later is published as ever.
+//!
+//! What is bounded: each home has one round of moves under way, of [`MOVES_PER_HOME_MAX`] pages; a queue holds what would have been
+//! applied at once. Pages with atomic words stay: a word's last operations may be in no version yet.
+
+use std::collections::BTreeMap;
+
+use hiroba_base::{Access, IntervalSeq, NodeId, PageId, PageSet, VersionVector};
+use hiroba_wire::{HomeMoves, MOVES_PER_HOME_MAX, Message, PageCopy, PageHandedOver, PagesHeld};
+use rustc_hash::FxHashMap;
+
+use super::copies::{GROUPS_SEARCHED, REPLY_BYTES_MAX};
+use super::{AtomicClient, AtomicTarget, Hlrc, HomeRequest};
+use crate::coherence::{AfterRelease, Site};
+use crate::home::{HomePolicy, HomeUse, MoveThreshold};
+use crate::{Effect, Fact, NewContent, PageToSend, ProtocolError, unexpected};
+
+/// Pages that one message hands over.
+const HANDED_OVER_PER_MESSAGE: usize = 256;
+
+/// What is known of homes that move.
+#[derive(Debug, Default)]
+pub(super) struct Moves {
+    policy: HomePolicy,
+    threshold: MoveThreshold,
+    /// Who modifies or fetches pages that are homed here.
+    used: FxHashMap<PageId, HomeUse>,
+    /// How often pages that are homed here have moved.
+    times: FxHashMap<PageId, u32>,
+    leaving: Option<Leaving>,
+    /// Pages that this node will be the home of.
+    coming: FxHashMap<PageId, Coming>,
+    /// Of them, by last home, those that have yet to rest.
+    unrested: BTreeMap<NodeId, PageSet>,
+    /// Of them, by last home, those that rest since the release that is being closed.
+    rested: BTreeMap<NodeId, PageSet>,
+    /// How far intervals have come, by writer, some of whose diffs wait.
+    unpublished: BTreeMap<NodeId, IntervalSeq>,
+    /// Pages that have moved and were not fetched from their new homes yet.
+    unfetched: PageSet,
+}
+
+/// Pages that this node gives away.
+#[derive(Debug)]
+struct Leaving {
+    next_homes: BTreeMap<PageId, NodeId>,
+    /// What the next homes hold of them.
+    held: FxHashMap<PageId, VersionVector>,
+    /// How many other nodes have yet to hear of it.
+    unheard: u16,
+    /// This node has departed, too.
+    is_agreed: bool,
+    /// The pages rest.
+    is_resting: bool,
+}
+
+/// A page on its next home.
+#[derive(Debug, Default)]
+struct Coming {
+    /// Whether requests and diffs come here by now: since this node has told the last home.
+    is_here: bool,
+    /// It was handed over; its content is still to come.
+    handed: Option<PageHandedOver>,
+    diffs: Vec<(NodeId, IntervalSeq, Vec<u8>)>,
+}
+
+impl Moves {
+    pub(super) fn are_on(&self) -> bool {
+        self.policy != HomePolicy::Fixed
+    }
+
+    /// Whether the page is about to get this node for its home.
+    pub(super) fn is_coming(&self, page: PageId) -> bool {
+        self.coming.contains_key(&page)
+    }
+
+    /// Whether nobody here may touch the page, which is coming or leaving.
+    pub(super) fn keeps_away(&self, page: PageId) -> bool {
+        let is_leaving = |leaving: &Leaving| leaving.is_resting && leaving.next_homes.contains_key(&page);
+        self.is_coming(page) || self.leaving.as_ref().is_some_and(is_leaving)
+    }
+
+    /// Whether the page must be fetched by message.
+    pub(super) fn is_unfetched(&self, page: PageId) -> bool {
+        self.unfetched.contains(page)
+    }
+
+    /// The page has come by message.
+    pub(super) fn note_fetched(&mut self, page: PageId) {
+        self.unfetched.remove(page);
+    }
+
+    /// Whether diffs of a writer wait.
+    fn keeps_diffs_of(&self, writer: NodeId) -> bool {
+        self.coming.values().any(|coming| coming.diffs.iter().any(|(of, ..)| *of == writer))
+    }
+
+    /// Whether an interval of `writer` must not be published yet: then it is when the diffs that wait have been applied.
+    pub(super) fn puts_off(&mut self, writer: NodeId, seq: IntervalSeq) -> bool {
+        let puts_off = self.keeps_diffs_of(writer);
+        if puts_off {
+            self.unpublished.insert(writer, seq);
+        }
+        puts_off
+    }
+
+    /// The diff of a page that is coming waits. Whether it does.
+    pub(super) fn keep_diff(&mut self, page: PageId, writer: NodeId, seq: IntervalSeq, runs: &[u8]) -> bool {
+        let Some(coming) = self.coming.get_mut(&page) else { return false };
+        coming.diffs.push((writer, seq, runs.to_vec()));
+        true
+    }
+
+    /// A node has modified so many bytes of a page homed here.
+    pub(super) fn note_modified(&mut self, page: PageId, writer: NodeId, bytes: usize) {
+        if self.policy == HomePolicy::Modification && bytes > 0 {
+            self.used.entry(page).or_default().note(writer, bytes as u64);
+        }
+    }
+
+    /// This node has written a page homed here. How much, nobody knows: it counts as all of it.
+    pub(super) fn note_written_here(&mut self, page: PageId, me: NodeId, page_bytes: u32) {
+        if self.policy == HomePolicy::Modification
+            && let Some(used) = self.used.get_mut(&page)
+        {
+            used.note(me, u64::from(page_bytes));
+        }
+    }
+
+    /// A node has asked for pages homed here.
+    pub(super) fn note_fetches(&mut self, by: NodeId, pages: &[PageId]) {
+        if self.policy == HomePolicy::Faults {
+            pages.iter().for_each(|page| self.used.entry(*page).or_default().note(by, 1));
+        }
+    }
+
+    fn is_to_hand_over(&self) -> bool {
+        self.leaving.as_ref().is_some_and(|leaving| leaving.is_agreed && leaving.unheard == 0)
+    }
+
+    /// The pages that rest in the release that is being closed for them: those that come, and those that leave.
+    fn to_rest(&self) -> PageSet {
+        let coming = self.unrested.values().flat_map(|pages| pages.iter());
+        let leaving = self.leaving.iter().filter(|_| self.is_to_hand_over());
+        coming.chain(leaving.flat_map(|leaving| leaving.next_homes.keys().copied())).collect()
+    }
+}
+
+impl Hlrc {
+    /// Has homes move by this policy.
+    ///
+    /// # Panics
+    /// When data races are looked for, which needs homes that stay.
+    pub fn moving_homes(mut self, policy: HomePolicy) -> Hlrc {
+        self.choose_policy(policy);
+        self
+    }
+
+    pub(super) fn choose_policy(&mut self, policy: HomePolicy) {
+        assert!(
+            !self.looks_for_races || policy == HomePolicy::Fixed,
+            "homes stay when data races are looked for"
+        );
+        self.moves.policy = policy;
+    }
+
+    /// Has homes move when so much speaks for it.
+    pub fn moving_after(mut self, threshold: MoveThreshold) -> Hlrc {
+        self.moves.threshold = threshold;
+        self
+    }
+
+    /// This node arrives at a collective: the pages that others should be the homes of.
+    pub(super) fn choose_moves(&mut self, site: &Site) -> Vec<HomeMoves> {
+        if !self.moves.are_on() {
+            return Vec::new();
+        }
+        let is_free = self.moves.leaving.is_none();
+        let mut next_homes = BTreeMap::new();
+        let Moves { policy, threshold, used, times, .. } = &mut self.moves;
+        used.retain(|page_id, used| {
+            let times = times.get(page_id).copied().unwrap_or_default();
+            let next_home = match policy {
+                HomePolicy::Modification => used.end_period(site.me, times, threshold),
+                HomePolicy::Faults => used.most_faulting(times, threshold),
+                HomePolicy::Fixed => None,
+            };
+            let may_leave = is_free && self.pages.get(page_id).is_some_and(|page| !page.has_words);
+            match next_home {
+                Some(to) if may_leave && (next_homes.len() as u64) < MOVES_PER_HOME_MAX => {
+                    next_homes.insert(*page_id, to);
+                    false
+                }
+                _ => *policy == HomePolicy::Faults || used.is_in_use(),
+            }
+        });
+        let mut moves: BTreeMap<NodeId, PageSet> = BTreeMap::new();
+        for (page_id, to) in &next_homes {
+            moves.entry(*to).or_default().insert(*page_id);
+        }
+        if !next_homes.is_empty() {
+            let unheard = site.limits.nodes - 1;
+            let held = FxHashMap::default();
+            self.moves.leaving =
+                Some(Leaving { next_homes, held, unheard, is_agreed: false, is_resting: false });
+        }
+        moves.into_iter().map(|(to, pages)| HomeMoves { to, pages }).collect()
+    }
+
+    /// All have agreed on these.
+    pub(super) fn begin_moves(
+        &mut self,
+        site: &mut Site,
+        moves: &[(PageId, NodeId)],
+    ) -> Result<(), ProtocolError> {
+        let me = site.me;
+        let mut heard: BTreeMap<NodeId, PageId> = BTreeMap::new();
+        for (page_id, to) in moves {
+            let from = site.locate(*page_id).home;
+            if from == me {
+                let leaving = self.moves.leaving.as_mut();
+                let leaving = leaving.filter(|leaving| leaving.next_homes.get(page_id) == Some(to));
+                let Some(leaving) = leaving else {
+                    return Err(unexpected("moves that this home has proposed", format!("one of {page_id}")));
+                };
+                leaving.is_agreed = true;
+            } else if *to == me {
+                self.moves.coming.insert(*page_id, Coming::default());
+                self.moves.unrested.entry(from).or_default().insert(*page_id);
+            } else {
+                heard.entry(from).or_insert(*page_id);
+                self.follow_move(site, *page_id, *to);
+            }
+        }
+        for (from, page) in heard {
+            if !self.moves.unrested.contains_key(&from) {
+                site.out.send(from, &Message::HomeMovesHeard { page, held: Vec::new() });
+            }
+        }
+        if !self.moves.unrested.is_empty() {
+            site.release_for(AfterRelease::Move);
+        }
+        self.hand_over_when_heard(site);
+        Ok(())
+    }
+
+    /// This node takes the page for homed elsewhere than before.
+    fn follow_move(&mut self, site: &mut Site, page_id: PageId, to: NodeId) {
+        site.homes.move_page(page_id, to);
+        if self.reach.includes(to) {
+            self.moves.unfetched.insert(page_id);
+        }
+        site.tell(|| Some(Fact::Moved { pages: [page_id].into_iter().collect(), to }));
+    }
+
+    pub(super) fn handle_moves_heard(
+        &mut self,
+        site: &mut Site,
+        from: NodeId,
+        page: PageId,
+        held: &[PagesHeld],
+    ) -> Result<(), ProtocolError> {
+        let leaving = self.moves.leaving.as_mut();
+        let Some(leaving) = leaving.filter(|leaving| {
+            leaving.unheard > 0 && !leaving.is_resting && leaving.next_homes.contains_key(&page)
+        }) else {
+            return Err(unexpected(
+                "word of moves that were proposed",
+                format!("word of {page} from node {from}"),
+            ));
+        };
+        leaving.unheard -= 1;
+        for PagesHeld { version, pages } in held {
+            let theirs = pages.iter().filter(|page| leaving.next_homes.get(page) == Some(&from));
+            leaving.held.extend(theirs.map(|page| (page, version.clone())));
+        }
+        self.hand_over_when_heard(site);
+        Ok(())
+    }
+
+    fn hand_over_when_heard(&mut self, site: &mut Site) {
+        if self.moves.is_to_hand_over() {
+            let leaving = self.moves.leaving.as_ref().expect("some pages are to be handed over");
+            let pages: Vec<PageId> = leaving.next_homes.keys().copied().collect();
+            // What was written without notice is in no version.
+            self.share(site, pages);
+            site.release_for(AfterRelease::Move);
+        }
+    }
+
+    /// With asynchronous tracking, before the host is asked what was written: a home page gets a twin for the moment, so that a store that is
+    /// too late for the answer makes the page differ from it.
+    pub(super) fn prepare_rest(&mut self, site: &mut Site) {
+        for page_id in self.moves.to_rest().iter() {
+            let page = self.pages.entry(page_id).or_default();
+            if page.watched && !page.twin {
+                self.make_twin(site, page_id);
+            }
+        }
+    }
+
+    /// The interval that is being closed is the last one for some pages in their present roles: nobody may touch them. Those that must be
+    /// compared with their twins, which they lose.
+    pub(super) fn rest_for_move(&mut self, site: &mut Site) -> PageSet {
+        let resting = self.moves.to_rest();
+        if let Some(leaving) =
+            self.moves.leaving.as_mut().filter(|leaving| leaving.is_agreed && leaving.unheard == 0)
+        {
+            leaving.is_resting = true;
+        }
+        self.moves.rested = std::mem::take(&mut self.moves.unrested);
+        let mut compared = PageSet::new();
+        let mut voided = PageSet::new();
+        for page_id in resting.iter() {
+            self.watch.pages.remove(&page_id);
+            self.watch.candidates.remove(page_id);
+            let page = self.pages.entry(page_id).or_default();
+            page.watched = false;
+            if std::mem::take(&mut page.access) != Access::None {
+                voided.insert(page_id);
+            }
+            if page.twin {
+                compared.insert(page_id);
+            }
+        }
+        site.protect_all(&voided, Access::None);
+        compared
+    }
+
+    /// Pages rest: tells their last homes, or hands them over to their next ones.
+    pub(super) fn end_rest(&mut self, site: &mut Site) {
+        for (from, pages) in std::mem::take(&mut self.moves.rested) {
+            self.tell_what_is_held(site, from, &pages);
+        }
+        if self.moves.leaving.as_ref().is_some_and(|leaving| leaving.is_resting) {
+            let leaving = self.moves.leaving.take().expect("there are some");
+            self.hand_over(site, leaving);
+        }
+    }
+
+    fn tell_what_is_held(&mut self, site: &mut Site, from: NodeId, pages: &PageSet) {
+        let mut held: Vec<PagesHeld> = Vec::new();
+        for page_id in pages.iter() {
+            site.homes.move_page(page_id, site.me);
+            self.moves.coming.entry(page_id).or_default().is_here = true;
+            let Some(page) = self.pages.get(&page_id).filter(|page| page.valid) else { continue };
+            let mut latest = held.iter_mut().rev().take(GROUPS_SEARCHED);
+            match latest.find(|held| held.version == page.held) {
+                Some(held) => _ = held.pages.insert(page_id),
+                None => held
+                    .push(PagesHeld { version: page.held.clone(), pages: [page_id].into_iter().collect() }),
+            }
+        }
+        let to = site.me;
+        site.tell(|| Some(Fact::Moved { pages: pages.clone(), to }));
+        let page = pages.iter().next().expect("a last home has given some");
+        site.out.send(from, &Message::HomeMovesHeard { page, held });
+        // What others have said too early is not too early any more.
+        let ahead = std::mem::take(&mut site.ahead);
+        site.out.keep(ahead);
+    }
+
+    /// The last home's part.
+    fn hand_over(&mut self, site: &mut Site, leaving: Leaving) {
+        let Leaving { next_homes, held, .. } = leaving;
+        let mut of_each: BTreeMap<NodeId, Vec<PageHandedOver>> = BTreeMap::new();
+        let mut turns: FxHashMap<PageId, Vec<(u32, u64)>> = FxHashMap::default();
+        self.atomic_turns.retain(|(page_id, offset), turn| {
+            let leaves = next_homes.contains_key(page_id);
+            if leaves {
+                turns.entry(*page_id).or_default().push((*offset, *turn));
+            }
+            !leaves
+        });
+        for (page_id, to) in &next_homes {
+            let page = self.pages.entry(*page_id).or_default();
+            let has_all = held.get(page_id).is_some_and(|held| held.covers(&page.held));
+            let handed = PageHandedOver {
+                page: *page_id,
+                version: page.held.clone(),
+                moves: self.moves.times.remove(page_id).unwrap_or_default().saturating_add(1),
+                // What operations have left in a word may be in no version yet.
+                is_sent: !has_all || page.has_words,
+                has_words: std::mem::take(&mut page.has_words),
+                turns: turns.remove(page_id).unwrap_or_default(),
+            };
+            of_each.entry(*to).or_default().push(handed);
+        }
+        for (to, handed) in of_each {
+            self.send_handed_over(site, to, handed);
+        }
+        next_homes.iter().for_each(|(page_id, to)| self.become_copy(site, *page_id, *to));
+    }
+
+    fn send_handed_over(&mut self, site: &mut Site, to: NodeId, mut handed: Vec<PageHandedOver>) {
+        while !handed.is_empty() {
+            let rest = handed.split_off(handed.len().min(HANDED_OVER_PER_MESSAGE));
+            let pages = std::mem::replace(&mut handed, rest);
+            let contents: Vec<(PageId, VersionVector)> = pages
+                .iter()
+                .filter(|page| page.is_sent)
+                .map(|page| (page.page, page.version.clone()))
+                .collect();
+            site.out.send(to, &Message::HomeHandedOver { pages });
+            let mut reply = Vec::new();
+            let mut bytes = 0;
+            for (page, version) in contents {
+                let page_bytes = site.page_bytes(page);
+                if bytes + u64::from(page_bytes) > REPLY_BYTES_MAX && !reply.is_empty() {
+                    site.out.push(Effect::SendPages { to, pages: std::mem::take(&mut reply) });
+                    bytes = 0;
+                }
+                bytes += u64::from(page_bytes);
+                reply.push(PageToSend { page, page_bytes, version });
+            }
+            if !reply.is_empty() {
+                site.out.push(Effect::SendPages { to, pages: reply });
+            }
+        }
+    }
+
+    /// What is left here of a page that was handed over.
+    fn become_copy(&mut self, site: &mut Site, page_id: PageId, to: NodeId) {
+        self.follow_move(site, page_id, to);
+        self.moves.used.remove(&page_id);
+        let page = self.pages.entry(page_id).or_default();
+        page.valid = page.needed.is_empty();
+        (page.shared, page.served, page.unnoticed) = (false, false, false);
+        let pending = std::mem::take(&mut page.pending);
+        let waits = page.fetch.is_some();
+        if waits {
+            self.request_page(site, to, page_id);
+        }
+        for pending in pending {
+            match pending.request {
+                // It answers itself.
+                HomeRequest::Page(from) if from == to => {}
+                HomeRequest::Atomic { client: AtomicClient::Here(waiter), offset, operation } => {
+                    let ticket = waiter.0;
+                    let target = AtomicTarget { page: page_id, offset, overtaken: false };
+                    self.atomic_targets.insert(ticket, target);
+                    let needed = pending.needed;
+                    site.out.send(
+                        to,
+                        &Message::AtomicRequest { ticket, page: page_id, offset, operation, needed },
+                    );
+                }
+                HomeRequest::Page(from)
+                | HomeRequest::Atomic { client: AtomicClient::There(from, _), .. } => {
+                    let got = format!("one for {page_id}");
+                    site.out.refuse(from, &unexpected("requests for what has been written", got));
+                }
+            }
+        }
+    }
+}
+
+/// The next home's part.
+impl Hlrc {
+    pub(super) fn handle_handed_over(
+        &mut self,
+        site: &mut Site,
+        from: NodeId,
+        pages: &[PageHandedOver],
+    ) -> Result<(), ProtocolError> {
+        for handed in pages {
+            let page_id = handed.page;
+            let coming = self.moves.coming.get_mut(&page_id);
+            let Some(coming) = coming.filter(|coming| coming.is_here && coming.handed.is_none()) else {
+                let got = format!("{page_id} from node {from}");
+                return Err(unexpected("pages whose home this node is to be", got));
+            };
+            if handed.is_sent {
+                coming.handed = Some(handed.clone());
+            } else if self.pages.get(&page_id).is_some_and(|page| page.held.covers(&handed.version)) {
+                self.become_home(site, handed.clone());
+            } else {
+                let got = format!("{page_id} without it");
+                return Err(unexpected("the content of pages that this node lacks", got));
+            }
+        }
+        self.publish_put_off(site);
+        Ok(())
+    }
+
+    /// A page that is coming has been sent: as its last home's last word, or before, in answer to a request that does not matter any more.
+    pub(super) fn take_in_coming(&mut self, site: &mut Site, copy: &PageCopy, content: NewContent) {
+        let coming = self.moves.coming.get_mut(&copy.page).expect("the page is coming");
+        let Some(handed) = coming.handed.take_if(|handed| handed.version == copy.version) else { return };
+        let pages = site.locate(copy.page).span();
+        site.out.push(Effect::Install { pages, content, merge: false, fetched: 0, prefetched: 1 });
+        self.become_home(site, handed);
+        self.publish_put_off(site);
+    }
+
+    fn become_home(&mut self, site: &mut Site, handed: PageHandedOver) {
+        let PageHandedOver { page: page_id, version, moves, is_sent: _, has_words, turns } = handed;
+        let coming = self.moves.coming.remove(&page_id).expect("the page is coming");
+        let page_bytes = u64::from(site.page_bytes(page_id));
+        let page = self.pages.entry(page_id).or_default();
+        version.entries().iter().for_each(|(writer, seq)| page.held.advance(*writer, *seq));
+        page.needed.retain_beyond(&page.held);
+        (page.valid, page.has_words) = (false, has_words);
+        (page.shared, page.served, page.unnoticed) = (true, true, false);
+        if let Some(fetch) = page.fetch.as_mut().filter(|fetch| fetch.hinted) {
+            fetch.hinted = false;
+            self.prefetching_bytes -= page_bytes;
+        }
+        let version = page.held.clone();
+        self.moves.times.insert(page_id, moves);
+        self.atomic_turns.extend(turns.into_iter().map(|(offset, turn)| ((page_id, offset), turn)));
+        site.tell(|| Some(Fact::Holds { page: page_id, version }));
+        site.out.push(Effect::CountMove { page: page_id });
+        for (writer, seq, runs) in coming.diffs {
+            self.apply_diff(site, page_id, writer, seq, &runs);
+        }
+        self.serve_pending(site, page_id);
+    }
+
+    fn publish_put_off(&mut self, site: &mut Site) {
+        for (writer, seq) in std::mem::take(&mut self.moves.unpublished) {
+            self.publish(site, writer, seq);
+        }
+    }
+}

@@ -1,0 +1,79 @@
+//! What nodes say to each other when pages get other homes.
+
+use hiroba_base::{NodeId, PageId, PageSet, VersionVector};
+use serde::{Deserialize, Serialize};
+
+use crate::{Limits, WireError};
+
+/// The most pages that one home gives to others at one collective.
+pub const MOVES_PER_HOME_MAX: u64 = 4096;
+
+/// Pages that go to another home.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct HomeMoves {
+    /// The home to be.
+    pub to: NodeId,
+    /// The pages.
+    pub pages: PageSet,
+}
+
+/// Pages of which a node holds the same version.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PagesHeld {
+    /// The intervals that their frames hold.
+    pub version: VersionVector,
+    /// The pages.
+    pub pages: PageSet,
+}
+
+/// What the next home must know of a page.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PageHandedOver {
+    /// The page.
+    pub page: PageId,
+    /// The intervals that the last home's frame held.
+    pub version: VersionVector,
+    /// How often it has moved, this time included.
+    pub moves: u32,
+    /// The receiver's frame lacks some of it, so its content has been sent.
+    pub is_sent: bool,
+    /// Threads have operated on atomic words in it.
+    pub has_words: bool,
+    /// How many operations there were on each atomic word, by its byte offset: while a record is kept of the run.
+    pub turns: Vec<(u32, u64)>,
+}
+
+impl Limits {
+    fn within_moves(pages: u64, most: u64) -> Result<(), WireError> {
+        Self::within("pages that move", "no more than each home may give away at once", pages, pages <= most)
+    }
+
+    pub(crate) fn moves(&self, moves: &[HomeMoves]) -> Result<(), WireError> {
+        let mut pages = 0u64;
+        for HomeMoves { to, pages: moved } in moves {
+            self.node(*to)?;
+            self.pages("page ranges of a move", moved)?;
+            pages = pages.saturating_add(moved.len());
+        }
+        Self::within_moves(pages, MOVES_PER_HOME_MAX * u64::from(self.nodes))
+    }
+
+    pub(crate) fn held(&self, held: &[PagesHeld]) -> Result<(), WireError> {
+        let mut pages = 0u64;
+        for PagesHeld { version, pages: held } in held {
+            self.version(version)?;
+            self.pages("page ranges of a move", held)?;
+            pages = pages.saturating_add(held.len());
+        }
+        Self::within_moves(pages, MOVES_PER_HOME_MAX)
+    }
+
+    pub(crate) fn handed_over(&self, pages: &[PageHandedOver]) -> Result<(), WireError> {
+        for page in pages {
+            self.page(page.page)?;
+            self.version(&page.version)?;
+            page.turns.iter().try_for_each(|(offset, _)| self.word(*offset))?;
+        }
+        Self::within_moves(pages.len() as u64, MOVES_PER_HOME_MAX)
+    }
+}
