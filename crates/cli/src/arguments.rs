@@ -582,11 +582,10 @@ fn check_plan<T: DeserializeOwned>(given: &str, command: impl Fn(T) -> Command) 
 
 const NO_PROGRAM: &str =
     "expected a program to run, as in 'hiroba run -n 4 ./program'; see 'hiroba run --help'";
-const PROTOCOLS_LATER: &[&str] = &[];
 
 fn check_protocol(given: &str) -> Result<Protocol, Failure> {
     let names = Protocol::ALL.map(Protocol::name);
-    let name = check_choice("protocol", given.to_owned(), &names, PROTOCOLS_LATER)?;
+    let name = check_choice("protocol", given.to_owned(), &names, &[])?;
     Ok(Protocol::named(&name).expect("a name that was checked"))
 }
 

@@ -61,8 +61,6 @@ fn arguments_that_make_no_sense() {
 #[test]
 fn what_the_contract_names_and_this_version_lacks() {
     for line in [
-        "run --protocol lrc true",
-        "run --protocol adaptive true",
         "run --fabric ucx true",
         "run --memory-limit 1G true",
         "run --swap /tmp true",
