@@ -37,6 +37,7 @@ struct Verdict {
     notices: usize,
     versions: usize,
     diffs: usize,
+    grants: usize,
     axioms: Vec<String>,
     wall_s: f64,
     /// Why nodes' traces break off.
@@ -109,7 +110,7 @@ fn judge_pages(traced: &TracedRun, verdict: &mut Verdict) {
     (verdict.messages, verdict.holds, verdict.meetings) =
         (findings.messages, findings.holds, findings.meetings);
     (verdict.intervals, verdict.notices) = (findings.intervals, findings.notices);
-    (verdict.versions, verdict.diffs) = (findings.versions, findings.diffs);
+    (verdict.versions, verdict.diffs, verdict.grants) = (findings.versions, findings.diffs, findings.grants);
     verdict.violations += findings.breaches_found;
     let explained = findings.breaches.iter().take(PRINTED_MAX);
     verdict
@@ -170,8 +171,12 @@ fn describe(verdict: &Verdict) -> String {
         grouped(verdict.holds),
         grouped(verdict.meetings)
     ));
+    let grants = match verdict.grants {
+        0 => String::new(),
+        grants => format!("{} grants of access, ", grouped(grants)),
+    };
     lines.push(format!(
-        "  pages     {} intervals, {} write notices, {} copies, {} diffs, by {} axioms",
+        "  pages     {grants}{} intervals, {} write notices, {} copies, {} diffs, by {} axioms",
         grouped(verdict.intervals),
         grouped(verdict.notices),
         grouped(verdict.versions),

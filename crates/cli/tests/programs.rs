@@ -284,10 +284,9 @@ fn run_over(fabric: &str) {
     over(9, &[], &compile("tests/programs/barrier.c"), &["50"]);
 }
 
-/// What the weaker protocols promise holds under the stronger one, and a flag may be waited for without a lock.
-#[test]
-fn programs_run_under_sequential_consistency() {
-    let programs: &[(&str, &[&str])] = &[
+/// The programs that say most of a protocol, under the one that `options` choose.
+fn under(options: &[&str]) {
+    let programs: [(&str, &[&str]); 10] = [
         ("malloc.c", &[]),
         ("barrier.c", &["100"]),
         ("lock.c", &[]),
@@ -296,94 +295,70 @@ fn programs_run_under_sequential_consistency() {
         ("false_sharing.c", &["50"]),
         ("big.c", &["8"]),
         ("random.c", &["47", "12"]),
-        ("flags.c", &["60"]),
+        ("page_sizes.c", &[]),
         ("system_calls.cpp", &[]),
     ];
-    let sc = ["--protocol", "sc"];
     for (source, arguments) in programs {
         let program = compile(&format!("tests/programs/{source}"));
         for (nodes, fabric) in [(1, "udp"), (2, "udp"), (3, "tcp"), (4, "shm")] {
-            run(nodes, &[&sc[..], &["--fabric", fabric]].concat(), &program, arguments);
+            run(nodes, &[options, &["--fabric", fabric]].concat(), &program, arguments);
         }
     }
+    let program = compile("tests/programs/random.c");
+    for source in ["event", "sigbus", "sigsegv"] {
+        run(2, &[options, &["--fault-source", source]].concat(), &program, &["50", "8"]);
+    }
+    run(3, &[options, BAD_NETWORK].concat(), &program, &["45", "5"]);
+    run(3, &[options, &["--page-size", "64K"]].concat(), &program, &["46", "5"]);
+    run(8, options, &program, &["55", "5"]);
+    run(2, &[options, &["-t", "3"]].concat(), &compile("tests/programs/threads.c"), &["3"]);
+}
+
+/// What the weaker protocols promise holds under the stronger one, and a flag may be waited for without a lock.
+#[test]
+fn programs_run_under_sequential_consistency() {
+    let sc = ["--protocol", "sc"];
+    under(&sc);
     let program = compile("tests/programs/flags.c");
+    for (nodes, fabric) in [(1, "udp"), (2, "udp"), (3, "tcp"), (4, "shm")] {
+        run(nodes, &[&sc[..], &["--fabric", fabric]].concat(), &program, &["60"]);
+    }
     for source in ["event", "sigbus", "sigsegv"] {
         run(2, &[&sc[..], &["--fault-source", source]].concat(), &program, &["60"]);
     }
-    let program = compile("tests/programs/random.c");
-    run(3, &[&sc[..], BAD_NETWORK].concat(), &program, &["45", "5"]);
-    run(3, &[&sc[..], &["--page-size", "64K"]].concat(), &program, &["46", "5"]);
-    run(2, &[&sc[..], &["-t", "3"]].concat(), &compile("tests/programs/threads.c"), &["3"]);
     // Its handlers of all nodes write the same pages every 0.7 ms: among more nodes the pages could not come round in time.
     run(2, &sc, &compile("tests/programs/signals.c"), &[]);
 }
 
 #[test]
 fn programs_run_under_automatic_update() {
-    let programs: &[(&str, &[&str])] = &[
-        ("malloc.c", &[]),
-        ("barrier.c", &["100"]),
-        ("lock.c", &[]),
-        ("cond.c", &[]),
-        ("atomics.c", &[]),
-        ("false_sharing.c", &["50"]),
-        ("big.c", &["8"]),
-        ("random.c", &["47", "12"]),
-        ("system_calls.cpp", &[]),
-    ];
     let aurc = ["--protocol", "aurc"];
-    for (source, arguments) in programs {
+    under(&aurc);
+    for (source, arguments) in [("random.c", ["48", "5"].as_slice()), ("early.c", &["3"])] {
         let program = compile(&format!("tests/programs/{source}"));
-        for (nodes, fabric) in [(1, "udp"), (2, "udp"), (3, "tcp"), (4, "shm")] {
-            run(nodes, &[&aurc[..], &["--fabric", fabric]].concat(), &program, arguments);
+        for fabric in ["udp", "shm"] {
+            in_every_way(2, &[&aurc[..], &["--fabric", fabric]].concat(), &program, arguments);
         }
-    }
-    let program = compile("tests/programs/random.c");
-    for fabric in ["udp", "shm"] {
-        in_every_way(2, &[&aurc[..], &["--fabric", fabric]].concat(), &program, &["48", "5"]);
-    }
-    run(3, &[&aurc[..], BAD_NETWORK].concat(), &program, &["45", "5"]);
-    run(3, &[&aurc[..], &["--page-size", "64K"]].concat(), &program, &["46", "5"]);
-    run(2, &[&aurc[..], &["-t", "3"]].concat(), &compile("tests/programs/threads.c"), &["3"]);
-    let program = compile("tests/programs/early.c");
-    for fabric in ["udp", "tcp", "shm"] {
-        in_every_way(2, &[&aurc[..], &["--fabric", fabric]].concat(), &program, &["3"]);
     }
 }
 
 #[test]
 fn programs_run_under_eager_release_consistency() {
-    let programs: &[(&str, &[&str])] = &[
-        ("malloc.c", &[]),
-        ("barrier.c", &["100"]),
-        ("lock.c", &[]),
-        ("cond.c", &[]),
-        ("atomics.c", &[]),
-        ("false_sharing.c", &["50"]),
-        ("big.c", &["8"]),
-        ("random.c", &["47", "12"]),
-        ("system_calls.cpp", &[]),
-    ];
     for protocol in [["--protocol", "erc-invalidate"], ["--protocol", "erc-update"]] {
-        for (source, arguments) in programs {
-            let program = compile(&format!("tests/programs/{source}"));
-            for (nodes, fabric) in [(1, "udp"), (2, "udp"), (3, "tcp"), (4, "shm")] {
-                run(nodes, &[&protocol[..], &["--fabric", fabric]].concat(), &program, arguments);
-            }
-        }
+        under(&protocol);
         let program = compile("tests/programs/random.c");
-        for source in ["event", "sigbus", "sigsegv"] {
-            run(2, &[&protocol[..], &["--fault-source", source]].concat(), &program, &["50", "8"]);
-        }
         for policy in ["modification", "faults"] {
             let moving = [&protocol[..], &["--home-migration", policy]].concat();
             run(3, &[&moving[..], BAD_NETWORK].concat(), &program, &["45", "5"]);
             run(4, &[&moving[..], &["--fabric", "shm"]].concat(), &program, &["47", "12"]);
         }
-        run(3, &[&protocol[..], &["--page-size", "64K"]].concat(), &program, &["46", "5"]);
-        run(2, &[&protocol[..], &["-t", "3"]].concat(), &compile("tests/programs/threads.c"), &["3"]);
         run(2, &protocol, &compile("tests/programs/signals.c"), &[]);
     }
+}
+
+#[test]
+fn programs_run_with_diffs_that_stay_with_their_writers() {
+    under(&["--protocol", "lrc"]);
 }
 
 #[test]
@@ -408,37 +383,6 @@ fn programs_run_while_homes_move() {
         run(3, &[way, &["--page-size", "64K"]].concat(), &program, &["54", "8"]);
         run(2, &[way, &["-t", "3"]].concat(), &compile("tests/programs/threads.c"), &["3"]);
     }
-}
-
-#[test]
-fn programs_run_with_diffs_that_stay_with_their_writers() {
-    let programs: &[(&str, &[&str])] = &[
-        ("malloc.c", &[]),
-        ("barrier.c", &["100"]),
-        ("lock.c", &[]),
-        ("cond.c", &[]),
-        ("atomics.c", &[]),
-        ("false_sharing.c", &["50"]),
-        ("big.c", &["8"]),
-        ("random.c", &["51", "12"]),
-        ("page_sizes.c", &[]),
-        ("system_calls.cpp", &[]),
-    ];
-    let lrc = ["--protocol", "lrc"];
-    for (source, arguments) in programs {
-        let program = compile(&format!("tests/programs/{source}"));
-        for (nodes, fabric) in [(1, "udp"), (2, "udp"), (3, "tcp"), (4, "shm")] {
-            run(nodes, &[&lrc[..], &["--fabric", fabric]].concat(), &program, arguments);
-        }
-    }
-    let program = compile("tests/programs/random.c");
-    for source in ["event", "sigbus", "sigsegv"] {
-        run(2, &[&lrc[..], &["--fault-source", source]].concat(), &program, &["52", "8"]);
-    }
-    run(3, &[&lrc[..], BAD_NETWORK].concat(), &program, &["53", "5"]);
-    run(3, &[&lrc[..], &["--page-size", "64K"]].concat(), &program, &["54", "5"]);
-    run(8, &lrc, &program, &["55", "5"]);
-    run(2, &[&lrc[..], &["-t", "3"]].concat(), &compile("tests/programs/threads.c"), &["3"]);
 }
 
 #[test]
