@@ -6,7 +6,7 @@ use std::rc::Rc;
 
 use hiroba_base::{Access, NodeId, PageRange, PageSet, VectorTimestamp, VersionVector};
 use hiroba_protocol::{Effect, Engine, NewContent, Outcome};
-use hiroba_wire::{AtomicOperation, Collective, Knowledge, Limits, Message};
+use hiroba_wire::{AtomicOperation, Collective, HomeMoves, Knowledge, Limits, Message, PageDiff};
 
 use crate::cluster::{Choice, Cluster};
 use crate::program::{Address, Instruction, Register};
@@ -78,6 +78,15 @@ fn told(knowledge: &Knowledge) -> String {
     format!("seen {}, {notices}", seen(&knowledge.timestamp))
 }
 
+fn diffs_of(diffs: &[PageDiff<'_>]) -> String {
+    listed(diffs.iter().map(|diff| format!("{} ({} bytes of runs)", diff.page, diff.runs.len())))
+}
+
+fn moving(moves: &[HomeMoves]) -> String {
+    let each = moves.iter().map(|moves| format!(", {} to node {}", pages_of(&moves.pages), moves.to));
+    each.collect()
+}
+
 fn operation_of(operation: AtomicOperation) -> String {
     match operation {
         AtomicOperation::Load => "load".to_owned(),
@@ -107,9 +116,26 @@ pub fn describe_message(message: &Message<'_>) -> String {
             });
             format!("PagesReply {}", listed(copies))
         }
-        Message::Diffs { seq, diffs, .. } => {
-            let diffs = diffs.iter().map(|diff| format!("{} ({} bytes of runs)", diff.page, diff.runs.len()));
-            format!("Diffs of interval {seq}: {}", listed(diffs))
+        Message::Diffs { seq, diffs, .. } => format!("Diffs of interval {seq}: {}", diffs_of(diffs)),
+        Message::EarlyDiffs { seq, diffs } => format!("EarlyDiffs of interval {seq}: {}", diffs_of(diffs)),
+        Message::EagerDiffs { writer, diffs } => format!("EagerDiffs of node {writer}: {}", diffs_of(diffs)),
+        Message::DiffsPerformed { count, .. } => format!("DiffsPerformed, {count}"),
+        Message::InvalidateCopies { pages, .. } => format!("InvalidateCopies {}", pages_of(pages)),
+        Message::UpdateCopies { diffs, .. } => format!("UpdateCopies: {}", diffs_of(diffs)),
+        Message::CopiesSettled { left, .. } if left.is_empty() => "CopiesSettled".to_owned(),
+        Message::CopiesSettled { left, .. } => format!("CopiesSettled, {} given up", pages_of(left)),
+        Message::HomeMovesHeard { held, .. } => {
+            let held = held
+                .iter()
+                .map(|held| format!("{} holds {}", pages_of(&held.pages), version_of(&held.version)));
+            format!("HomeMovesHeard {}", listed(held)).trim_end().to_owned()
+        }
+        Message::HomeHandedOver { pages, .. } => {
+            let pages = pages.iter().map(|handed| {
+                let content = if handed.is_sent { ", with its content" } else { "" };
+                format!("{} holding {}{content}", handed.page, version_of(&handed.version))
+            });
+            format!("HomeHandedOver {}", listed(pages))
         }
         Message::LockRequest { lock, timestamp } => {
             format!("LockRequest {}, seen {}", lock.0, seen(timestamp))
@@ -118,8 +144,8 @@ pub fn describe_message(message: &Message<'_>) -> String {
             format!("LockForward {} to node {requester} next", lock.0)
         }
         Message::LockGrant { lock, knowledge, .. } => format!("LockGrant {}, {}", lock.0, told(knowledge)),
-        Message::Arrive { knowledge, .. } => format!("Arrive, {}", told(knowledge)),
-        Message::Depart { knowledge, .. } => format!("Depart, {}", told(knowledge)),
+        Message::Arrive { knowledge, moves, .. } => format!("Arrive, {}{}", told(knowledge), moving(moves)),
+        Message::Depart { knowledge, moves, .. } => format!("Depart, {}{}", told(knowledge), moving(moves)),
         Message::AtomicRequest { page, offset, operation, needed, .. } => {
             let operation = operation_of(*operation);
             format!("AtomicRequest {page} byte {offset}: {operation}, needs {}", version_of(needed))
@@ -182,6 +208,8 @@ pub fn describe_effect(effect: &Effect) -> Option<String> {
         Effect::Atomic { page, offset, operation } => {
             format!("{page} byte {offset}: {}", operation_of(*operation))
         }
+        Effect::CountMove { page } => format!("{page} lives here now"),
+        Effect::DiffEarly { page } => format!("early diff of {page}, twin kept"),
         Effect::Hold { page } => format!("{page} held for a moment"),
         Effect::Wake { waiter, outcome: Outcome::Done | Outcome::Collective(_) } => {
             format!("thread {} goes on", waiter.0)

@@ -44,6 +44,8 @@ const ZHOU: &str =
 
 const KELEHER: &str = "Keleher, Cox, Zwaenepoel, Lazy Release Consistency for Software Distributed Shared Memory, ISCA 1992, and";
 
+const MUNIN: &str = "Carter, Bennett, Zwaenepoel, Techniques for Reducing Consistency-Related Communication in Distributed Shared-Memory";
+
 #[test]
 fn sc_read_fault() {
     golden(
@@ -195,5 +197,63 @@ fn lrc_two_writers_meet() {
         ],
         &[&[barrier()], &[store(X, 1), barrier(), load(X2, 0)], &[store(X2, 2), barrier(), load(X, 0)]],
         &[Whole(1), Whole(2), Whole(1), Whole(2), Whole(0), Whole(1), Whole(2)],
+    );
+}
+
+/// A writer, and a reader with a copy; the page's home is a third node.
+fn eager_release(name: &str, protocol: Protocol, about: &[&str]) {
+    golden(
+        name,
+        protocol,
+        about,
+        &[&[], &[lock(2), store(X, 7), unlock(2)], &[load(X, 0), lock(2), load(X, 1), unlock(2)]],
+        &[Whole(2), Whole(1), Whole(1), Whole(1), Whole(2), Whole(2), Whole(2)],
+    );
+}
+
+#[test]
+fn erc_invalidate_release() {
+    eager_release(
+        "erc_invalidate_release",
+        Protocol::ErcInvalidate,
+        &[
+            MUNIN,
+            "Systems, ACM TOCS 13(3), 1995, and SCASH (Harada and others, 1999), on releases: the diff goes to the page's home, which",
+            "knows who has copies. The release ends when the reader's copy is given up; the lock then says nothing of pages.",
+        ],
+    );
+}
+
+#[test]
+fn erc_update_release() {
+    eager_release(
+        "erc_update_release",
+        Protocol::ErcUpdate,
+        &[
+            MUNIN,
+            "Systems, ACM TOCS 13(3), 1995, on releases and the delayed update queue: the home passes the diff on to the reader, whose",
+            "copy stays good, and the release ends when the reader has it. The load behind the lock does not fault.",
+        ],
+    );
+}
+
+#[test]
+fn adaptive_home_follows_its_writer() {
+    let writes = |value| [store(X, value), barrier()];
+    golden(
+        "adaptive_home_follows_its_writer",
+        Protocol::Adaptive,
+        &[
+            "Harada and others, SCASH, 1999, on homes that move by amount of modification; Amza, Cox, Dwarkadas, Zwaenepoel, Software DSM",
+            "Protocols that Adapt between Single Writer and Multiple Writer, HPCA 1997. Node 1 alone writes page 0, which is homed on node 0:",
+            "at first it keeps a twin and sends diffs; then the home proposes the page with its arrival, everybody hears of the move with",
+            "the departure, and node 1, whose copy is complete, writes on without twin and diff.",
+        ],
+        &[
+            &[barrier(), barrier(), barrier(), barrier()],
+            &[writes(1), writes(2), writes(3), writes(4)].concat(),
+            &[barrier(), barrier(), barrier(), barrier()],
+        ],
+        &[1, 1, 0, 2].repeat(4).into_iter().map(Whole).collect::<Vec<_>>(),
     );
 }
