@@ -88,7 +88,7 @@ double hiroba_wtime(void);
  * zeroed bytes, aligned to a page. It also works as a barrier. Memory that is not touched costs nothing. Inside hiroba_run all
  * threads call and get the same region.
  * NULL and errno: EINVAL (0 bytes, no such home, an option that does not exist), ENOMEM (address space used
- * up), EPERM (outside the job), ENOTSUP (an option this library does not have yet). No node gets anything then.
+ * up), EPERM (outside the job), ENOTSUP (no such protocol, or another than the job's under --races). No node gets anything then.
  * There is no collective free. */
 void *hiroba_alloc(size_t bytes);
 
@@ -110,7 +110,9 @@ typedef struct hiroba_options {
     size_t page_bytes; /* the coherence unit: a power of two from 4096 to 2 MiB; 0 is the job's (--page-size) */
 } hiroba_options;
 
-/* The same with options; NULL options are the defaults. */
+/* The same with options; NULL options are the defaults. A region begins with a page and ends with one, so regions under
+ * different protocols never meet on a page. Locks and barriers are for all of them; a flag that is waited for in a region under
+ * "sc" orders loads and stores of that region, and of no other. */
 void *hiroba_alloc_with(size_t bytes, const hiroba_options *options);
 
 /* This node's own zeroed data: not collective, not shared with other nodes. Freed at the end of the process.
