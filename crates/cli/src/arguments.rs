@@ -923,9 +923,9 @@ mod tests {
         };
         assert_eq!(run("run true").as_deref(), Ok("off"));
         assert_eq!(run("run --protocol erc-update --home-migration faults true").as_deref(), Ok("faults"));
-        assert!(
-            run("run --home-migration faults true").is_err_and(|sentence| sentence.contains("erc-update"))
-        );
+        assert_eq!(run("run --home-migration modification true").as_deref(), Ok("modification"));
+        let homeless = run("run --protocol lrc --home-migration faults true");
+        assert!(homeless.is_err_and(|sentence| sentence.contains("erc-update")));
         let unknown = run("run --protocol erc-update --home-migration often true");
         assert!(unknown.is_err_and(|sentence| sentence.contains("modification")));
     }
