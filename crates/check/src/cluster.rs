@@ -9,7 +9,6 @@ use std::collections::VecDeque;
 
 use crate::program::Region;
 use hiroba_base::{Access, LockId, NodeId, PageId, PageRange, PageSet, Prng, RngExt, seeded};
-use hiroba_protocol::Protocol;
 use hiroba_protocol::{
     Done, Effect, Engine, Misuse, NewContent, Outcome, PageToSend, Sync, Waiter, WriteTracking, diff,
 };
@@ -20,19 +19,22 @@ use thiserror::Error;
 
 use crate::execution::{Execution, Run};
 use crate::memory::{MemoryError, Merge, SimulatedMemory, TwinAfter};
-use crate::mutant::{Faithful, Mutation};
+use crate::mutant::Mutation;
 use crate::narration::Narration;
 use crate::network::{DirectNetwork, LossyNetwork, Network, Parcel, ShuffledNetwork};
 use crate::program::{Address, GRANULE_BYTES, Instruction, Program, REGISTERS, Register, Width};
 
 mod choosing;
 mod one_sided;
+mod options;
 mod recording;
 
 pub use self::choosing::Choice;
 use self::choosing::{Links, Within};
 use self::one_sided::{Board, Meddling};
 pub use self::one_sided::{aurc, hlrc};
+use self::options::protocol_of;
+pub use self::options::{NetworkChoice, Options};
 use self::recording::{Recorder, activity_of};
 
 /// Why a run did not end well. All but a misuse and a fatal mismatch are faults of the engine.
@@ -86,58 +88,6 @@ pub enum Failure {
     /// The threads run on and on.
     #[error("expected the program to end within {0} steps, got a program that runs on")]
     Endless(u64),
-}
-
-/// How a program is run.
-pub struct Options {
-    /// Reproduces the run.
-    pub seed: u64,
-    /// Keep the events for the judge.
-    pub record: bool,
-    /// A run that takes more steps is endless.
-    pub steps_max: u64,
-    /// A planted bug.
-    pub mutation: Box<dyn Mutation>,
-    /// What carries the messages.
-    pub network: NetworkChoice,
-    /// How the nodes find out what their programs write.
-    pub tracking: WriteTracking,
-    /// Which protocols keep the program's regions coherent, in turn; all are under the engine's own when there are none here.
-    pub region_protocols: Vec<Option<Protocol>>,
-    /// Nodes may read each other's frames, so others go on between any two effects of a node. The engines must be made to.
-    pub one_sided: bool,
-}
-
-/// What carries the messages.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum NetworkChoice {
-    /// [`ShuffledNetwork`].
-    Shuffled,
-    /// [`LossyNetwork`].
-    Lossy,
-    /// [`DirectNetwork`]; threads take turns instead of being drawn.
-    Direct,
-    /// Nothing is drawn, every step is chosen: [`Cluster::choose`].
-    Chosen,
-}
-
-impl Options {
-    /// An exploring run without bugs.
-    pub fn seeded(seed: u64, tracking: WriteTracking) -> Options {
-        let mutation = Box::new(Faithful);
-        let network = NetworkChoice::Shuffled;
-        let region_protocols = Vec::new();
-        let (record, steps_max, one_sided) = (true, 200_000, false);
-        Options { seed, record, steps_max, mutation, network, tracking, region_protocols, one_sided }
-    }
-}
-
-impl Options {
-    /// The protocol of a region that is not under the engine's own.
-    fn protocol_of(&self, region: usize) -> Option<Protocol> {
-        let protocols = &self.region_protocols;
-        protocols.get(region % protocols.len().max(1)).copied().flatten()
-    }
 }
 
 /// How a run ended.
@@ -287,7 +237,7 @@ impl<E: Engine> Cluster<E> {
                 let mut memory = SimulatedMemory::new(region_granules, options.tracking);
                 for (number, region) in program.regions.iter().enumerate() {
                     let Region { granules, page_size, placement, .. } = *region;
-                    match options.protocol_of(number) {
+                    match protocol_of(&region_protocols, number) {
                         Some(protocol) => {
                             if protocol.needs_write_faults() {
                                 memory.let_stores_fault(granules).expect("regions lie inside the memory");

@@ -6,6 +6,7 @@ use hiroba_protocol::{Engine, Fact, Sync};
 use hiroba_trace::{Activity, Event, MessageKind, Record, ThreadNumber};
 use hiroba_wire::Collective;
 
+use super::options::protocol_of;
 use super::{Cluster, Failure};
 use crate::execution::{NodeRecords, Run};
 use crate::program::{GRANULE_BYTES, Program, Region};
@@ -91,8 +92,7 @@ impl<E: Engine> Cluster<E> {
     pub(super) fn note_regions(&mut self, program: &Program, protocols: &[Option<Protocol>]) {
         for node in NodeId::all(self.limits.nodes) {
             for (number, region) in program.regions.iter().enumerate() {
-                let protocol = protocols.get(number % protocols.len().max(1)).copied().flatten();
-                let protocol = protocol.map_or("", Protocol::name).to_owned();
+                let protocol = protocol_of(protocols, number).map_or("", Protocol::name).to_owned();
                 let homes = homes_of(region, |page| self.nodes[node.index()].engine.home_of(page));
                 let Region { granules, page_size, .. } = *region;
                 self.note_at(node, Event::Region { granules, page_size, homes, protocol });
