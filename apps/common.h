@@ -202,6 +202,53 @@ static inline bool all_agree(void)
     return first == nodes;
 }
 
+/* ---- How long it took ------------------------------------------------------------------------ */
+
+/* Seconds on two clocks: the wall's, and the processors' for all threads of this process. */
+struct clocks {
+    double wall, processor;
+};
+
+static inline struct clocks clocks(void)
+{
+    struct timespec spent;
+    clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &spent);
+    return (struct clocks){seconds(), (double)spent.tv_sec + 1e-9 * (double)spent.tv_nsec};
+}
+
+static inline struct clocks since(struct clocks begin)
+{
+    struct clocks end = clocks();
+    return (struct clocks){end.wall - begin.wall, end.processor - begin.processor};
+}
+
+/* Whether this thread keeps the times of its node; inside `on_all_threads`. */
+static inline bool keeps_time(void)
+{
+    return thread_number() % (thread_count() / (size_t)nodes) == 0;
+}
+
+/* Of the wall's seconds this node's, of the processors' those of the node that used most.
+ * Collective, outside `on_all_threads`; zeros if there is no shared memory. */
+static inline struct clocks most_of(struct clocks elapsed)
+{
+    double *spent = shared_zeroed((size_t)nodes * sizeof *spent);
+    if (spent == NULL)
+        return (struct clocks){0, 0};
+    spent[node] = elapsed.processor;
+    barrier();
+    for (int n = 0; n < nodes; n++)
+        elapsed.processor = spent[n] > elapsed.processor ? spent[n] : elapsed.processor;
+    barrier(); /* nobody frees what another still reads */
+    return elapsed;
+}
+
+static inline void print_clocks(struct clocks elapsed)
+{
+    printf("seconds                  %.6f\n", elapsed.wall);
+    printf("processor seconds        %.6f\n", elapsed.processor);
+}
+
 /* ---- Beginning and end ----------------------------------------------------------------------- */
 
 /* Joins the job; 0, or the status to leave with. */

@@ -64,7 +64,8 @@ struct shared {
     } *sums;
 };
 
-static double set_up, elapsed;
+static double set_up;
+static struct clocks elapsed;
 static size_t threads;
 
 static size_t least(size_t a, size_t b)
@@ -184,16 +185,15 @@ static void work(void *argument)
     double start = seconds();
     fill(s, own_share((size_t)n));
     barrier();
-    double filled = seconds();
+    struct clocks filled = clocks();
     multiply(s);
     barrier();
-    double end = seconds();
-    test(s);
-    if (thread_number() == 0) {
-        set_up = filled - start;
-        elapsed = end - filled;
+    if (keeps_time()) {
+        elapsed = since(filled);
+        set_up = filled.wall - start;
         threads = thread_count();
     }
+    test(s);
 }
 
 enum { SAMPLES = 64 };
@@ -245,8 +245,8 @@ static void report(const struct shared *s)
     printf("threads                  %zu on %d nodes\n", threads, nodes);
     printf("checksum                 %016llx\n", (unsigned long long)s->sums->checksum);
     printf("seconds to set up        %.6f\n", set_up);
-    printf("seconds                  %.6f\n", elapsed);
-    printf("operations per second    %.4g\n", elapsed > 0.0 ? operations / elapsed : 0.0);
+    print_clocks(elapsed);
+    printf("operations per second    %.4g\n", elapsed.wall > 0.0 ? operations / elapsed.wall : 0.0);
 }
 
 static int run(void)
@@ -256,6 +256,7 @@ static int run(void)
     if (!all_agree())
         return 1;
     on_all_threads(work, &s);
+    elapsed = most_of(elapsed);
     if (node == 0) {
         report(&s);
         if (check(&s))
