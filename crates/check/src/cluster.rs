@@ -622,6 +622,8 @@ impl<E: Engine> Cluster<E> {
             }
             Effect::Unwatch { pages } => memory.unwatch(pages).map_err(wrong)?,
             Effect::CollectWritten => self.collect_written(id)?,
+            Effect::FindUnwritten { spans } => self.find_unwritten(id, &spans),
+            Effect::DropTwin { page } => memory.drop_twin(page).map_err(wrong)?,
             Effect::Twin { page, page_bytes } => {
                 let twin = memory.make_twin(page, page_bytes as usize).map_err(wrong)?;
                 self.mutation.on_twin(id, page, twin);
@@ -723,6 +725,19 @@ impl<E: Engine> Cluster<E> {
         let granules = if node.in_lull { self.mutation.on_collect_in_lull(granules) } else { granules };
         node.engine.handle_done(Done::Written { granules });
         Ok(())
+    }
+
+    /// Now and then the kernel has lost track of what a granule was.
+    fn find_unwritten(&mut self, id: NodeId, spans: &[PageRange]) {
+        let mut granules = PageSet::new();
+        for granule in spans.iter().flat_map(|span| span.iter()) {
+            let was_unwritten = self.nodes[id.index()].memory.was_unwritten(granule);
+            let is_known = !self.exploring || self.random.random_range(0..16) > 0;
+            if self.mutation.on_unwritten(was_unwritten) && is_known {
+                granules.insert(granule);
+            }
+        }
+        self.nodes[id.index()].engine.handle_done(Done::Unwritten { first: spans[0].first, granules });
     }
 
     fn make_diff(&mut self, id: NodeId, page: PageId, after: TwinAfter) -> Result<Vec<u8>, Failure> {

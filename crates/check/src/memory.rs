@@ -40,6 +40,9 @@ pub enum MemoryError {
         "expected a merge into {0}, which has a twin or is writable and perhaps has unsent writes, got an overwrite"
     )]
     Overwrite(PageId),
+    /// A twin that shows unsent writes was dropped.
+    #[error("expected a page that equals the twin that is dropped, got {0}, which has unsent writes")]
+    LostWrites(PageId),
     /// A diff that does not decode.
     #[error("expected a checked diff for {0}, got one that does not fit it")]
     BadDiff(PageId),
@@ -84,6 +87,8 @@ struct Granule {
     populated: bool,
     watched: bool,
     written: bool,
+    /// It was watched and not written when its access was taken, and has not been given since.
+    unwritten: bool,
     /// Stores to it are to fault although others' are noted.
     stores_fault: bool,
 }
@@ -149,15 +154,24 @@ impl SimulatedMemory {
             return Err(MemoryError::OtherTracking(pages.first, self.tracking));
         }
         self.change(pages, |granule| {
+            let stays_gone = granule.access == Access::None && granule.unwritten;
+            let was_unwritten = stays_gone || granule.watched && !granule.written;
+            granule.unwritten = access == Access::None && was_unwritten;
             (granule.access, granule.watched, granule.written) = (access, false, false)
         })
+    }
+
+    /// Whether a granule was watched and not written when its access was taken.
+    pub fn was_unwritten(&self, granule: PageId) -> bool {
+        self.granules[granule.0 as usize].unwritten
     }
 
     /// Carries out `Effect::Watch`: writes are noted from now on, and not what was noted before.
     pub fn watch(&mut self, pages: PageRange) -> Result<(), MemoryError> {
         self.only_async(pages)?;
         self.change(pages, |granule| {
-            (granule.access, granule.watched, granule.written) = (Access::Write, true, false)
+            (granule.access, granule.watched, granule.written) = (Access::Write, true, false);
+            granule.unwritten = false;
         })
     }
 
@@ -256,6 +270,16 @@ impl SimulatedMemory {
             std::collections::btree_map::Entry::Occupied(_) => Err(MemoryError::TwinOverTwin(page)),
             std::collections::btree_map::Entry::Vacant(vacant) => Ok(vacant.insert(frame)),
         }
+    }
+
+    /// Carries out `Effect::DropTwin`.
+    pub fn drop_twin(&mut self, page: PageId) -> Result<(), MemoryError> {
+        let (frame, twin) = self.with_twin(page)?;
+        if frame != twin {
+            return Err(MemoryError::LostWrites(page));
+        }
+        self.twins.remove(&page);
+        Ok(())
     }
 
     /// Carries out the second half of `Effect::Diff`: `runs` have been made from page and twin.

@@ -33,7 +33,12 @@ pub trait Mutation {
         granules
     }
 
-    /// The same in a lull.
+    /// The host looks whether a granule was unwritten when it lost its access.
+    fn on_unwritten(&mut self, was_unwritten: bool) -> bool {
+        was_unwritten
+    }
+
+    /// The host has found out in a lull which granules were written.
     fn on_collect_in_lull(&mut self, granules: PageSet) -> PageSet {
         granules
     }
@@ -191,6 +196,8 @@ pub enum Mutant {
     DropKeptTwin,
     /// The host forgets one of the granules that were written.
     CollectForgets,
+    /// What lost its access counts as unwritten, whatever the program has stored.
+    UnwrittenUnseen,
     /// The host begins to note writes anew only after it has looked at all granules.
     CollectClearsLate,
     /// Watched pages run free, and nobody notes writes to them.
@@ -239,7 +246,7 @@ pub enum Mutant {
 
 impl Mutant {
     /// All of them.
-    pub const ALL: [Mutant; 46] = [
+    pub const ALL: [Mutant; 47] = [
         Mutant::DropNoticeOfGrant,
         Mutant::DropNoticeOfBarrier,
         Mutant::DepartureAheadOfNotices,
@@ -264,6 +271,7 @@ impl Mutant {
         Mutant::TwinBecomesPage,
         Mutant::DropKeptTwin,
         Mutant::CollectForgets,
+        Mutant::UnwrittenUnseen,
         Mutant::CollectClearsLate,
         Mutant::WatchWithoutNoting,
         Mutant::UnwatchShared,
@@ -311,6 +319,7 @@ impl Mutant {
             | Mutant::DropKeptTwin
             | Mutant::TwinStays
             | Mutant::CollectForgets
+            | Mutant::UnwrittenUnseen
             | Mutant::CollectClearsLate
             | Mutant::WatchWithoutNoting
             | Mutant::UnwatchShared
@@ -581,6 +590,10 @@ impl Mutation for Planted {
             last.map(|granule| granules.remove(granule));
         }
         granules
+    }
+
+    fn on_unwritten(&mut self, was_unwritten: bool) -> bool {
+        was_unwritten || self.mutant == Mutant::UnwrittenUnseen
     }
 
     fn clears_late(&mut self) -> bool {

@@ -195,6 +195,8 @@ pub fn describe_effect(effect: &Effect) -> Option<String> {
         Effect::Watch { pages } => format!("{} may be written and is watched", range_of(pages)),
         Effect::Unwatch { pages } => format!("{} is not watched any more", range_of(pages)),
         Effect::CollectWritten => "what was written?".to_owned(),
+        Effect::FindUnwritten { .. } => "what of it was not written?".to_owned(),
+        Effect::DropTwin { page } => format!("twin of {page} dropped"),
         Effect::Twin { page, .. } => format!("twin of {page}"),
         Effect::Diff { page, keep_twin } => {
             format!("diff of {page}{}", if *keep_twin { ", twin kept" } else { "" })

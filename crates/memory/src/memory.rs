@@ -494,7 +494,7 @@ impl SharedMemory {
     }
 
     /// Offset and length of `range` in bytes.
-    fn span(&self, range: PageRange) -> Result<(usize, usize), MemoryError> {
+    pub(crate) fn span(&self, range: PageRange) -> Result<(usize, usize), MemoryError> {
         match range.first.0.checked_add(range.count) {
             Some(end) if end <= self.granules() => {
                 let unit = self.granule().bytes();

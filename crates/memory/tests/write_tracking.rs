@@ -44,6 +44,7 @@ tracking! {
     what_is_watched_again_forgets_nothing,
     unwatched_pages_are_not_reported,
     invalidated_and_watched_again,
+    what_was_not_written_is_known_when_access_is_gone,
     written_neighbours_are_not_touched,
     absent_neighbours_still_fault,
     many_scattered_writes_are_reported_exactly,
@@ -157,6 +158,31 @@ fn invalidated_and_watched_again(mode: Mode) {
         paged.store(4, 0, 99);
         assert_eq!(paged.take_faults(), [paged.write_fault(4, 0)]);
         assert_eq!(paged.collect(), [3, 4]);
+    }
+}
+
+fn what_was_not_written_is_known_when_access_is_gone(mode: Mode) {
+    let paged = Paged::new(mode, 600);
+    for round in 1..4 {
+        paged.watch(range(0, 600));
+        paged.store(3, 0, round);
+        paged.store(64, 0, round);
+        assert_eq!(paged.unwritten(range(0, 600)), [], "all are here");
+        assert_eq!(paged.collect(), [3, 64]);
+        // Since the collection: one again, one anew; one that was watched and is not any more; one only read.
+        paged.store(64, 0, round + 100);
+        paged.store(65, 0, round + 100);
+        paged.source.unwatch(range(70, 1)).unwrap();
+        paged.store(70, 0, round);
+        paged.load(71, 0);
+        paged.protect(range(0, 600), Access::None);
+        let expected: Vec<u64> = (0..600).filter(|page| ![64, 65, 70].contains(page)).collect();
+        assert_eq!(paged.unwritten(range(0, 600)), expected);
+        assert_eq!(paged.unwritten(range(63, 4)), [63, 66]);
+        // Given free access, nothing is known of them.
+        paged.protect(range(0, 8), Access::Write);
+        paged.protect(range(0, 8), Access::None);
+        assert_eq!(paged.unwritten(range(0, 9)), [8]);
     }
 }
 
@@ -456,6 +482,9 @@ fn a_page_that_is_not_allocated_is_not_watched(mode: Mode) {
     assert!(matches!(paged.source.watch(range(1 << 40, 1)), Err(MemoryError::OutsideRegion { .. })));
     assert_eq!(paged.source.unwatch(range(0, 100)), Ok(()));
     assert_eq!(paged.collect(), []);
+    paged.watch(range(3, 1));
+    paged.protect(range(3, 1), Access::None);
+    assert_eq!(paged.unwritten(range(1, 100)), [3]);
 }
 
 /// In a debug build the same call is caught by an assertion.

@@ -155,6 +155,14 @@ impl Runtime {
                 core.harvest.granules_noted += granules.len();
                 core.engine.handle_done(Done::Written { granules });
             }
+            Effect::FindUnwritten { spans } => {
+                let (first, mut granules) = (spans[0].first, PageSet::new());
+                for span in joined(spans) {
+                    self.or_fatal(self.watching().find_unwritten(span, &mut granules));
+                }
+                core.engine.handle_done(Done::Unwritten { first, granules });
+            }
+            Effect::DropTwin { page } => _ = core.twins.remove(page),
             Effect::Twin { page, page_bytes } => {
                 let began = Instant::now();
                 core.twins.make(page, page_bytes as usize);
@@ -388,6 +396,23 @@ impl Runtime {
         debug_assert!(whole.is_ok(), "the diff was made here");
         true
     }
+}
+
+/// To look at so many granules costs about what another system call would.
+const JOINED_GAP_GRANULES_MAX: u64 = 64;
+
+/// Ranges in ascending order, in fewer ones that cover them.
+fn joined(spans: Vec<PageRange>) -> Vec<PageRange> {
+    let mut wider: Vec<PageRange> = Vec::new();
+    for span in spans {
+        match wider.last_mut() {
+            Some(last) if span.first.0 - last.end().0 <= JOINED_GAP_GRANULES_MAX => {
+                last.count = span.end().0 - last.first.0;
+            }
+            _ => wider.push(span),
+        }
+    }
+    wider
 }
 
 /// Operates on a word that other threads may operate on too. Relaxed would do for the protocol, which orders by

@@ -343,6 +343,10 @@ impl Coherence for Aurc {
         self.hlrc.handle_meeting(site, all_have_seen);
     }
 
+    fn end_invalidation(&mut self, site: &mut Site) {
+        self.hlrc.end_invalidation(site);
+    }
+
     fn begin_phase(&mut self, site: &mut Site, voided: &PageSet) {
         self.hlrc.begin_phase(site, voided);
     }

@@ -347,6 +347,9 @@ pub trait Coherence: Debug + Send {
     /// All nodes have met, and seen each other's intervals through `all_have_seen`; their notices are still in the log.
     fn handle_meeting(&mut self, _site: &mut Site, _all_have_seen: &VectorTimestamp) {}
 
+    /// The program's access to what notices have voided is gone.
+    fn end_invalidation(&mut self, _site: &mut Site) {}
+
     /// The node has got a lock, whose notices have taken the program's access to the pages in `voided`.
     fn begin_hold(&mut self, _site: &mut Site, _lock: LockId, _voided: &PageSet) {}
 

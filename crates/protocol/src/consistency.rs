@@ -336,6 +336,7 @@ impl Consistency {
         let before = site.tells.then(|| site.timestamp.clone());
         site.timestamp.merge(&knowledge.timestamp);
         site.invalidate(&voided, |page| protocols.access(page));
+        protocols.all.iter_mut().for_each(|protocol| protocol.end_invalidation(site));
         if let Some(before) = before {
             let seen = Fact::seen(site.me, &before, &site.timestamp);
             site.tell(|| seen);
@@ -816,8 +817,8 @@ impl Engine for Consistency {
                 let page = *page;
                 protocols.of(page).handle_done(site, done);
             }
-            Done::Read { pages, .. } => {
-                let page = pages.first;
+            Done::Read { pages: PageRange { first, .. }, .. } | Done::Unwritten { first, .. } => {
+                let page = *first;
                 protocols.of(page).handle_done(site, done);
             }
         }

@@ -157,12 +157,23 @@ pub enum Effect {
     },
     /// With asynchronous tracking: answer with [`Done::Written`] before any other call, and begin to note anew.
     CollectWritten,
+    /// With asynchronous tracking, right behind the effect that took the access to these pages, all of which were watched: answer with
+    /// [`Done::Unwritten`] before any other call.
+    FindUnwritten {
+        /// The pages, one at least, in ascending order.
+        spans: Vec<PageRange>,
+    },
     /// Keep a pristine copy of the page as it is now.
     Twin {
         /// The page.
         page: PageId,
         /// The page's length.
         page_bytes: u32,
+    },
+    /// Give the twin up, from which the page does not differ.
+    DropTwin {
+        /// The page.
+        page: PageId,
     },
     /// Encode where the page differs from its twin and answer with [`Done::Diff`] before any other call.
     Diff {
@@ -291,6 +302,14 @@ pub enum Done {
     /// To [`Effect::CollectWritten`]: granules of watched pages that may have been written since they were watched or the
     /// last answer, whichever is later.
     Written {
+        /// The granules.
+        granules: PageSet,
+    },
+    /// To [`Effect::FindUnwritten`]: granules that the program had not written since they were watched or collected, whichever is later, when they
+    /// lost their access. Perhaps not all of them, and perhaps others.
+    Unwritten {
+        /// The first page that was asked about.
+        first: PageId,
         /// The granules.
         granules: PageSet,
     },

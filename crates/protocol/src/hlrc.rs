@@ -589,9 +589,11 @@ impl Hlrc {
         page.access = Access::None;
         voided.insert(page_id);
         if std::mem::take(&mut page.watched) {
-            // It may have been written: whether it was shows when it is compared with its twin. A home page has
-            // none and must be taken to be written; its diffs seldom come later than their notices.
-            self.written.insert(page_id);
+            // It may have been written: that shows when it is compared with its twin. A home page has none and must be taken to be
+            // written. Unless the host knows better, see `end_invalidation`.
+            if self.written.insert(page_id) {
+                self.watch.voided.insert(page_id);
+            }
             self.watch.pages.remove(&page_id);
         }
     }
@@ -682,6 +684,7 @@ impl Coherence for Hlrc {
             Done::Diff { runs, .. } if runs.is_empty() => {}
             Done::Diff { page, runs } => self.handle_diff(site, page, runs),
             Done::Read { pages, outcome } => self.handle_read(site, pages, outcome),
+            Done::Unwritten { granules, .. } => self.handle_unwritten(site, &granules),
             Done::Merged { page, dirty } => {
                 if !dirty && site.is_async() {
                     self.written.remove(page);
@@ -727,6 +730,10 @@ impl Coherence for Hlrc {
         voided: &mut PageSet,
     ) {
         self.note_needed(writer, seq, page, voided);
+    }
+
+    fn end_invalidation(&mut self, site: &mut Site) {
+        self.ask_for_unwritten(site);
     }
 
     fn handle_meeting(&mut self, site: &mut Site, all_have_seen: &VectorTimestamp) {

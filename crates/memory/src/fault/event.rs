@@ -98,6 +98,10 @@ impl FaultSource for EventSource {
         self.supervised.collect_written(out)
     }
 
+    fn find_unwritten(&self, pages: PageRange, out: &mut PageSet) -> Result<(), MemoryError> {
+        self.supervised.find_unwritten(pages, out)
+    }
+
     fn events(&self) -> Option<&dyn FaultEvents> {
         Some(self)
     }

@@ -197,6 +197,14 @@ pub trait FaultSource: Send + Sync {
     /// When the kernel cannot scan; what was scanned before that is in `out`.
     fn collect_written(&self, out: &mut PageSet) -> Result<(), MemoryError>;
 
+    /// Adds to `out`, behind all that it holds, granules of `pages` that were watched when [`protect`](Self::protect) took all access away, and that nobody had written since
+    /// they were first watched or last collected. It may name fewer of them, or none: what a granule was goes with the kernel's record of it.
+    /// Good until the granules are given access again, or are watched. Among `pages` may be some that are not allocated.
+    ///
+    /// # Errors
+    /// When the pages are not in the region, without [`WriteTracking::Async`], or when the kernel cannot scan.
+    fn find_unwritten(&self, pages: PageRange, out: &mut PageSet) -> Result<(), MemoryError>;
+
     /// Where faults are read, for the source that does not raise them in the faulting thread.
     fn events(&self) -> Option<&dyn FaultEvents>;
 }

@@ -1,4 +1,4 @@
-//! `PAGEMAP_SCAN`: asking the kernel which watched granules were written, and beginning anew, in one step.
+//! `PAGEMAP_SCAN`: asking the kernel which watched granules were written, and beginning anew, in one step; and which were not, when their entries are gone.
 //!
 //! Read first: "PAGEMAP_SCAN" in the kernel's admin guide (mm/pagemap.rst) and `UFFD_FEATURE_WP_ASYNC` in mm/userfaultfd.rst.
 //! A granule counts as written when its entry is not write-protected; the scan protects again what it reports.
@@ -21,6 +21,7 @@ use crate::MemoryError;
 const PM_SCAN_WP_MATCHING: u64 = 1 << 0;
 const PM_SCAN_CHECK_WPASYNC: u64 = 1 << 1;
 const PAGE_IS_WRITTEN: u64 = 1 << 1;
+const PAGE_IS_SWAPPED: u64 = 1 << 4;
 /// `_IOWR('f', 16, struct pm_scan_arg)`.
 const PAGEMAP_SCAN: c_ulong = (3 << 30) | ((size_of::<ScanArgument>() as c_ulong) << 16) | (0x66 << 8) | 16;
 
@@ -48,7 +49,14 @@ struct ScannedRange {
     categories: u64,
 }
 
-/// So many written ranges come from one call: on the stack, since collecting may happen in signal context.
+/// What is asked of entries: those that have all categories of the mask, but lack the inverted ones.
+struct Question {
+    flags: u64,
+    category_inverted: u64,
+    category_mask: u64,
+}
+
+/// So many ranges come from one call: on the stack, since collecting may happen in signal context.
 const RANGES_PER_CALL: usize = 64;
 
 /// This process's page tables.
@@ -73,6 +81,39 @@ impl Pagemap {
     pub(super) fn take_written(
         &self,
         addresses: Addresses,
+        visit: impl FnMut(Addresses),
+    ) -> Result<(), Errno> {
+        let question = Question {
+            flags: PM_SCAN_WP_MATCHING | PM_SCAN_CHECK_WPASYNC,
+            category_inverted: 0,
+            category_mask: PAGE_IS_WRITTEN,
+        };
+        self.each_range(addresses, question, visit)
+    }
+
+    /// Calls `visit` with each range of addresses whose entries have been taken away and were write-protected then: nobody has
+    /// written them since they were. Where the kernel keeps no such record it finds none.
+    ///
+    /// Of an entry of shared memory that was protected by a userfaultfd a marker stays behind, so that the protection outlives the entry
+    /// (`pte_install_uffd_wp_if_needed`, Linux 5.19). The scan takes it for an entry that is swapped out, and nothing else
+    /// of shared memory.
+    pub(super) fn find_unwritten(
+        &self,
+        addresses: Addresses,
+        visit: impl FnMut(Addresses),
+    ) -> Result<(), Errno> {
+        let question = Question {
+            flags: 0,
+            category_inverted: PAGE_IS_WRITTEN,
+            category_mask: PAGE_IS_WRITTEN | PAGE_IS_SWAPPED,
+        };
+        self.each_range(addresses, question, visit)
+    }
+
+    fn each_range(
+        &self,
+        addresses: Addresses,
+        question: Question,
         mut visit: impl FnMut(Addresses),
     ) -> Result<(), Errno> {
         let mut ranges = [const { MaybeUninit::<ScannedRange>::uninit() }; RANGES_PER_CALL];
@@ -81,17 +122,17 @@ impl Pagemap {
         while start < end {
             let mut argument = ScanArgument {
                 size: size_of::<ScanArgument>() as u64,
-                flags: PM_SCAN_WP_MATCHING | PM_SCAN_CHECK_WPASYNC,
+                flags: question.flags,
                 start,
                 end,
                 walk_end: 0,
                 vec: (&raw mut ranges).addr() as u64,
                 vec_len: RANGES_PER_CALL as u64,
                 max_pages: 0,
-                category_inverted: 0,
-                category_mask: PAGE_IS_WRITTEN,
+                category_inverted: question.category_inverted,
+                category_mask: question.category_mask,
                 category_anyof_mask: 0,
-                return_mask: PAGE_IS_WRITTEN,
+                return_mask: question.category_mask,
             };
             let found = self.scan(&mut argument)?;
             for range in &ranges[..found] {

@@ -81,6 +81,10 @@ impl FaultSource for SigbusSource {
         self.receiver.supervised.collect_written(out)
     }
 
+    fn find_unwritten(&self, pages: PageRange, out: &mut PageSet) -> Result<(), MemoryError> {
+        self.receiver.supervised.find_unwritten(pages, out)
+    }
+
     fn events(&self) -> Option<&dyn FaultEvents> {
         None
     }

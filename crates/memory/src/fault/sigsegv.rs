@@ -150,6 +150,10 @@ impl FaultSource for SigsegvSource {
         Ok(())
     }
 
+    fn find_unwritten(&self, _pages: PageRange, _out: &mut PageSet) -> Result<(), MemoryError> {
+        Err(MemoryError::NotTracking)
+    }
+
     fn events(&self) -> Option<&dyn FaultEvents> {
         None
     }

@@ -668,10 +668,8 @@ impl Supervised {
     }
 
     fn scan(&self, tracker: &Tracker, pages: PageRange, out: &mut PageSet) -> Result<(), MemoryError> {
-        let unit = self.memory().granule().bytes();
         let visit = |found: Addresses| {
-            let first = PageId(((found.start - self.memory().region_start()) / unit) as u64);
-            let written = PageRange { first, count: (found.bytes / unit) as u64 };
+            let written = self.granules_at(found);
             // As it is now: the scan may have met granules that another thread has just begun to watch.
             for (run, watched) in tracker.watched.runs_of(written) {
                 if watched {
@@ -682,6 +680,14 @@ impl Supervised {
             }
         };
         let scanned = tracker.pagemap.take_written(self.addresses(pages), visit);
+        scanned.map_err(MemoryError::system("ioctl(PAGEMAP_SCAN)"))
+    }
+
+    pub(super) fn find_unwritten(&self, pages: PageRange, out: &mut PageSet) -> Result<(), MemoryError> {
+        let tracker = self.tracker.as_ref().ok_or(MemoryError::NotTracking)?;
+        self.memory().span(pages)?;
+        let visit = |found: Addresses| out.push(self.granules_at(found));
+        let scanned = tracker.pagemap.find_unwritten(self.addresses(pages), visit);
         scanned.map_err(MemoryError::system("ioctl(PAGEMAP_SCAN)"))
     }
 
@@ -699,6 +705,12 @@ impl Supervised {
                 .wake(self.addresses(pages))
                 .map_err(MemoryError::system("ioctl(UFFDIO_WAKE)")),
         }
+    }
+
+    fn granules_at(&self, addresses: Addresses) -> PageRange {
+        let unit = self.memory().granule().bytes();
+        let first = PageId(((addresses.start - self.memory().region_start()) / unit) as u64);
+        PageRange { first, count: (addresses.bytes / unit) as u64 }
     }
 
     fn addresses(&self, pages: PageRange) -> Addresses {

@@ -231,6 +231,13 @@ impl Paged {
         written.iter().map(|granule| granule.0).collect()
     }
 
+    /// The numbers of the granules that had not been written when their access was taken.
+    pub fn unwritten(&self, pages: PageRange) -> Vec<u64> {
+        let mut unwritten = PageSet::new();
+        self.source.find_unwritten(pages, &mut unwritten).unwrap();
+        unwritten.iter().map(|granule| granule.0).collect()
+    }
+
     /// As the kernel's reclaim would do it, unseen by the source.
     pub fn drop_entries(&self, pages: PageRange) {
         let bytes = pages.count as usize * 4096;

@@ -77,6 +77,7 @@ impl Hlrc {
             let mut voided = PageSet::new();
             self.void(page_id, &mut voided);
             site.invalidate(&voided, |page| self.access(page));
+            self.ask_for_unwritten(site);
         } else if is_valid {
             // Our own copy would stay stale: notices of our own intervals do not invalidate it.
             site.out.push(Effect::Patch { page: page_id, offset, value: outcome.current });

@@ -1,6 +1,6 @@
 //! Asynchronous write tracking: which pages the host watches, what it says of them, and which may rest.
 
-use hiroba_base::{Access, PageId, PageSet};
+use hiroba_base::{Access, PageId, PageRange, PageSet};
 use rustc_hash::FxHashSet;
 
 use super::Hlrc;
@@ -25,6 +25,8 @@ pub(super) struct Watch {
     period: u32,
     /// In the release of a round: what will rest unless the host says that it was written.
     pub(super) candidates: PageSet,
+    /// Pages that notices have just voided, and that count as written only because they may have been.
+    pub(super) voided: PageSet,
 }
 
 impl Default for Watch {
@@ -35,6 +37,7 @@ impl Default for Watch {
             until_rest: RESTING_AFTER_RELEASES,
             period: 0,
             candidates: PageSet::new(),
+            voided: PageSet::new(),
         }
     }
 }
@@ -82,6 +85,31 @@ impl Hlrc {
             }
         }
         self.stop_watching(site, &exclusive);
+    }
+
+    /// Voided pages have lost their access: most have not been written since the last release, as notices come right behind one.
+    pub(super) fn ask_for_unwritten(&mut self, site: &mut Site) {
+        if !self.watch.voided.is_empty() {
+            let spans = site.homes.spans(&self.watch.voided);
+            site.out.push(Effect::FindUnwritten { spans });
+        }
+    }
+
+    /// What the program has not written needs no comparison at the next release; and since a copy of that kind equals its twin, which
+    /// nobody needs any more, what is fetched later need not be merged.
+    pub(super) fn handle_unwritten(&mut self, site: &mut Site, granules: &PageSet) {
+        for page_id in std::mem::take(&mut self.watch.voided).iter() {
+            let Located { granules: count, home, .. } = site.locate(page_id);
+            let span = PageRange { first: page_id, count };
+            if !span.iter().all(|granule| granules.contains(granule)) {
+                continue;
+            }
+            self.written.remove(page_id);
+            let page = self.pages.entry(page_id).or_default();
+            if home != site.me && std::mem::take(&mut page.twin) {
+                site.out.push(Effect::DropTwin { page: page_id });
+            }
+        }
     }
 
     fn stop_watching(&mut self, site: &mut Site, exclusive: &PageSet) {
