@@ -181,6 +181,11 @@ impl Site {
         self.release.as_ref().is_some_and(|release| matches!(release.then, AfterRelease::Move))
     }
 
+    /// Whether the interval is being closed because the node arrives at a collective.
+    pub fn closes_for_meeting(&self) -> bool {
+        self.release.as_ref().is_some_and(|release| matches!(release.then, AfterRelease::Arrive(_)))
+    }
+
     /// The number of the interval that is being closed.
     pub fn closing(&self) -> IntervalSeq {
         self.release.as_ref().expect("a release is open").seq

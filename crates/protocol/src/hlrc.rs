@@ -40,11 +40,14 @@
 //! | copy, invalidated, perhaps dirty | no | None | yes | fetch, **merge** → copy | the same |
 //! | home, exclusive | – | Write (watched until it is written) | no | – | – |
 //! | home, shared | – | watched | no | – | – |
+//! | home, shared, unguarded | – | Write | no | – | – |
 //! | home, resting | – | None | no | → home, shared | the same |
 //! | home, diffs missing | – | None | no | wait for the diffs | the same |
 //!
 //! The twin is kept from the fetch on; at a release it becomes twin + diff, never the page, which siblings may be writing. A copy
-//! that nobody has written for [`RESTING_AFTER_RELEASES`] gives its twin and its place in the scan up, a home page likewise.
+//! that nobody has written for [`RESTING_AFTER_RELEASES`] gives its twin and its place in the scan up, a home page likewise. A home page that
+//! has been written after each fetch is not watched at the next ones: it counts as written, up to the barrier that makes it
+//! exclusive (`tracking.rs`).
 //!
 //! Several threads a node: they share the node's pages, so only what crosses nodes is the engine's business. A node arrives at a
 //! collective when all threads of its team have come. Other threads may go on and synchronise meanwhile, so a grant may
@@ -161,6 +164,10 @@ struct Page {
     served: bool,
     /// Home: it is exclusive, or was until a notice came, and may have been written without notice.
     unnoticed: bool,
+    /// Home, shared: it runs free and nobody watches it, so it counts as written in every interval (asynchronous tracking).
+    unguarded: bool,
+    /// Home: how often it need not be watched when somebody fetches it, since it has lately been written after that each time.
+    unguarded_left: u8,
     /// Home: threads have operated on atomic words in it.
     has_words: bool,
     /// A request is under way (copy), or diffs are awaited (home): who waits, and for which access.
@@ -483,8 +490,12 @@ pub(crate) fn change_frame(site: &mut Site, page: PageId, writer: NodeId, seq: I
 impl Hlrc {
     fn close_interval(&mut self, site: &mut Site) {
         let seq = site.closing();
-        let written = std::mem::take(&mut self.written);
+        let mut written = std::mem::take(&mut self.written);
+        written.extend(&self.watch.unguarded);
         let resting = if site.closes_for_move() { self.rest_for_move(site) } else { PageSet::new() };
+        if !site.closes_for_meeting() {
+            self.guard(site);
+        }
         let mut lowered = PageSet::new();
         let mut copies = Vec::new();
         for page_id in written.iter() {
@@ -595,6 +606,9 @@ impl Hlrc {
                 self.watch.voided.insert(page_id);
             }
             self.watch.pages.remove(&page_id);
+        } else if std::mem::take(&mut page.unguarded) {
+            self.watch.unguarded.remove(page_id);
+            self.written.insert(page_id);
         }
     }
 }
@@ -613,6 +627,10 @@ impl Hlrc {
                     && let Some(page) = self.pages.get_mut(&page_id)
                 {
                     page.shared &= page.served || self.looks_for_races;
+                    if !page.shared && std::mem::take(&mut page.unguarded) {
+                        page.unnoticed = true;
+                        self.watch.unguarded.remove(page_id);
+                    }
                 }
             }
         }

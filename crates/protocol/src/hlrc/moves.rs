@@ -346,8 +346,9 @@ impl Hlrc {
         for page_id in resting.iter() {
             self.watch.pages.remove(&page_id);
             self.watch.candidates.remove(page_id);
+            self.watch.unguarded.remove(page_id);
             let page = self.pages.entry(page_id).or_default();
-            page.watched = false;
+            (page.watched, page.unguarded) = (false, false);
             if std::mem::take(&mut page.access) != Access::None {
                 voided.insert(page_id);
             }

@@ -169,7 +169,7 @@ impl Hlrc {
                 // It may have been written without notice until now; from now on its reader must hear of writes.
                 let runs_free = page.access == Access::Write;
                 self.written.insert(page_id);
-                if site.is_async() && runs_free {
+                if site.is_async() && runs_free && !self.let_unguarded(page_id) {
                     watched.insert(page_id);
                 }
             }

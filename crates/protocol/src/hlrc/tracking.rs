@@ -13,6 +13,10 @@ use crate::{Effect, WriteTracking};
 /// costs a fault: at worst both together cost twice what the better one would.
 pub const RESTING_AFTER_RELEASES: u32 = 4096;
 
+/// To watch a page costs a call and a fault in the kernel; to take it for written without need costs its readers a fetch. A page that has been
+/// written between two fetches goes unwatched at so many of the next ones; then it is looked at again.
+const UNGUARDED_FETCHES: u8 = 7;
+
 /// The pages whose writes the host notes.
 #[derive(Debug)]
 pub(super) struct Watch {
@@ -25,6 +29,8 @@ pub(super) struct Watch {
     period: u32,
     /// In the release of a round: what will rest unless the host says that it was written.
     pub(super) candidates: PageSet,
+    /// Home pages that are shared and not watched: they count as written.
+    pub(super) unguarded: PageSet,
     /// Pages that notices have just voided, and that count as written only because they may have been.
     pub(super) voided: PageSet,
 }
@@ -37,6 +43,7 @@ impl Default for Watch {
             until_rest: RESTING_AFTER_RELEASES,
             period: 0,
             candidates: PageSet::new(),
+            unguarded: PageSet::new(),
             voided: PageSet::new(),
         }
     }
@@ -79,12 +86,33 @@ impl Hlrc {
             page.busy_in = self.watch.period;
             if home == site.me && !page.shared {
                 // Nobody holds a copy any more, and it is in use: from now on its writes cost nothing.
+                page.unguarded_left = UNGUARDED_FETCHES;
                 exclusive.insert(page_id);
             } else {
                 self.written.insert(page_id);
             }
         }
         self.stop_watching(site, &exclusive);
+    }
+
+    /// Somebody fetches a home page that runs free. Whether it may go unwatched, as one that will be written before the next fetch.
+    ///
+    /// It counts as written in every interval that ends before it is exclusive again, so that whoever hears of one of these fetches it anew. A
+    /// barrier makes it exclusive; where an interval ends otherwise, see [`guard`](Self::guard).
+    pub(super) fn let_unguarded(&mut self, page_id: PageId) -> bool {
+        let page = self.pages.entry(page_id).or_default();
+        let Some(left) = page.unguarded_left.checked_sub(1) else { return false };
+        (page.unguarded_left, page.unguarded) = (left, true);
+        self.watch.unguarded.insert(page_id);
+        true
+    }
+
+    /// An interval ends, and no barrier follows that would void the copies of its pages: from now on the pages are watched, or each later interval
+    /// would void them again.
+    pub(super) fn guard(&mut self, site: &mut Site) {
+        let unguarded = std::mem::take(&mut self.watch.unguarded);
+        unguarded.iter().for_each(|page_id| self.pages.entry(page_id).or_default().unguarded = false);
+        self.watch_set(site, &unguarded);
     }
 
     /// Voided pages have lost their access: most have not been written since the last release, as notices come right behind one.
