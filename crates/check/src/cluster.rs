@@ -25,12 +25,15 @@ use crate::network::{DirectNetwork, LossyNetwork, Network, Parcel, ShuffledNetwo
 use crate::program::{Address, GRANULE_BYTES, Instruction, Program, REGISTERS, Register, Width};
 
 mod choosing;
+mod mapping;
 mod one_sided;
 mod options;
 mod recording;
 
 pub use self::choosing::Choice;
 use self::choosing::{Links, Within};
+use self::mapping::Mappings;
+pub use self::mapping::mapping_aurc;
 use self::one_sided::{Board, Meddling};
 pub use self::one_sided::{aurc, hlrc};
 use self::options::protocol_of;
@@ -163,6 +166,7 @@ struct Node<E> {
     /// Pages whose diffs were applied, which is yet to be told of.
     applied: FxHashSet<PageId>,
     board: Board,
+    mappings: Mappings,
     /// Its engine has been told of a lull.
     in_lull: bool,
 }
@@ -215,6 +219,8 @@ pub struct Cluster<E> {
     holds: Vec<(NodeId, PageId)>,
     /// How many publications there were, by sender and receiver.
     publications: FxHashMap<(NodeId, NodeId), u64>,
+    /// Why regions could not be mapped as engines want it.
+    unmapped: Option<Failure>,
     deliveries: u64,
     steps: u64,
     steps_max: u64,
@@ -259,6 +265,7 @@ impl<E: Engine> Cluster<E> {
                     kept_back: Vec::new(),
                     applied: FxHashSet::default(),
                     board: Board::default(),
+                    mappings: Mappings::default(),
                     in_lull: false,
                 }
             })
@@ -310,11 +317,13 @@ impl<E: Engine> Cluster<E> {
             atomics: FxHashMap::default(),
             holds: Vec::new(),
             publications: FxHashMap::default(),
+            unmapped: None,
             deliveries: 0,
             steps: 0,
             steps_max: options.steps_max,
         };
         cluster.note_regions(program, &region_protocols);
+        cluster.unmapped = cluster.map_homes().err();
         cluster
     }
 
@@ -367,6 +376,7 @@ impl<E: Engine> Cluster<E> {
 
     /// One instruction or one message; false when everything has ended.
     pub fn step(&mut self) -> Result<bool, Failure> {
+        self.unmapped.take().map_or(Ok(()), Err)?;
         if self.advance()? {
             return Ok(true);
         }
@@ -614,6 +624,11 @@ impl<E: Engine> Cluster<E> {
             Effect::Invalidate { span, pages: _ } => {
                 memory.protect(span, Access::None).map_err(wrong)?;
                 self.note_access(id, span, Access::None);
+            }
+            Effect::MapHome { pages, home } => {
+                memory.map(pages).map_err(wrong)?;
+                node.mappings.add(pages, home);
+                self.note_access(id, pages, Access::Write);
             }
             Effect::Watch { pages } => {
                 memory.watch(pages).map_err(wrong)?;
@@ -998,7 +1013,7 @@ impl<E: Engine> Cluster<E> {
     }
 
     fn load_freely(&mut self, number: usize, at: Address, width: Width, into: Register) {
-        let value = self.nodes[self.threads[number].node.index()].memory.load(at, width);
+        let value = self.load_from_frame(self.threads[number].node, at, width);
         self.set(number, into, value);
         self.threads[number].next += 1;
         let Address { granule: page, offset } = at;
@@ -1013,7 +1028,7 @@ impl<E: Engine> Cluster<E> {
     }
 
     fn store_freely(&mut self, number: usize, at: Address, width: Width, value: u64) {
-        self.nodes[self.threads[number].node.index()].memory.store(at, width, value);
+        self.store_into_frame(self.threads[number].node, at, width, value);
         self.threads[number].next += 1;
         let Address { granule: page, offset } = at;
         let bytes = width.bytes() as u8;

@@ -49,6 +49,12 @@ pub enum MemoryError {
     /// An effect of the other way of tracking writes.
     #[error("expected effects of {1:?} write tracking, got one of the other for {0}")]
     OtherTracking(PageId, WriteTracking),
+    /// A copy, or part of one, of a page that is mapped onto its home's frame.
+    #[error("expected no effect of a copy on {0}, which is mapped onto its home's frame, got one")]
+    Mapped(PageId),
+    /// A page is mapped that is in use.
+    #[error("expected {0} untouched when it is mapped onto its home's frame, got access to it")]
+    MappedInUse(PageId),
     /// A page outside the region.
     #[error("expected granules of the region, got {0}")]
     OutOfRegion(PageId),
@@ -91,6 +97,8 @@ struct Granule {
     unwritten: bool,
     /// Stores to it are to fault although others' are noted.
     stores_fault: bool,
+    /// It is mapped onto its home's frame.
+    mapped: bool,
 }
 
 /// The pages of one node.
@@ -121,6 +129,10 @@ fn granules_of(page: PageId, page_bytes: usize) -> std::ops::Range<usize> {
     page.0 as usize..page.0 as usize + page_bytes.div_ceil(GRANULE_BYTES as usize)
 }
 
+fn pages_of(page: PageId, page_bytes: usize) -> PageRange {
+    PageRange { first: page, count: page_bytes.div_ceil(GRANULE_BYTES as usize) as u64 }
+}
+
 impl SimulatedMemory {
     /// The memory of a region of `granules` granules.
     pub fn new(granules: u64, tracking: WriteTracking) -> SimulatedMemory {
@@ -143,6 +155,24 @@ impl SimulatedMemory {
         if stores_fault { WriteTracking::Fault } else { self.tracking }
     }
 
+    /// Carries out `Effect::MapHome`, but for where loads and stores go.
+    pub fn map(&mut self, pages: PageRange) -> Result<(), MemoryError> {
+        if pages.iter().any(|granule| self.access(granule) > Access::None) {
+            return Err(MemoryError::MappedInUse(pages.first));
+        }
+        self.change(pages, |granule| (granule.access, granule.mapped) = (Access::Write, true))
+    }
+
+    /// Fails where one of the granules is mapped onto its home's frame: there are no copies of it.
+    fn only_copies(&self, pages: PageRange) -> Result<(), MemoryError> {
+        let range = pages.first.0 as usize..pages.end().0 as usize;
+        let granules = self.granules.get(range).unwrap_or_default();
+        if granules.iter().any(|granule| granule.mapped) {
+            return Err(MemoryError::Mapped(pages.first));
+        }
+        Ok(())
+    }
+
     /// What loads and stores may do without a fault.
     pub fn access(&self, granule: PageId) -> Access {
         self.granules.get(granule.0 as usize).map_or(Access::None, |granule| granule.access)
@@ -152,6 +182,9 @@ impl SimulatedMemory {
     pub fn protect(&mut self, pages: PageRange, access: Access) -> Result<(), MemoryError> {
         if access == Access::Read && self.tracking_of(pages) == WriteTracking::Async {
             return Err(MemoryError::OtherTracking(pages.first, self.tracking));
+        }
+        if access < Access::Write {
+            self.only_copies(pages)?;
         }
         self.change(pages, |granule| {
             let stays_gone = granule.access == Access::None && granule.unwritten;
@@ -169,6 +202,7 @@ impl SimulatedMemory {
     /// Carries out `Effect::Watch`: writes are noted from now on, and not what was noted before.
     pub fn watch(&mut self, pages: PageRange) -> Result<(), MemoryError> {
         self.only_async(pages)?;
+        self.only_copies(pages)?;
         self.change(pages, |granule| {
             (granule.access, granule.watched, granule.written) = (Access::Write, true, false);
             granule.unwritten = false;
@@ -265,6 +299,7 @@ impl SimulatedMemory {
 
     /// Carries out `Effect::Twin`.
     pub fn make_twin(&mut self, page: PageId, page_bytes: usize) -> Result<&mut Vec<u8>, MemoryError> {
+        self.only_copies(pages_of(page, page_bytes))?;
         let frame = self.page(page, page_bytes).to_vec();
         match self.twins.entry(page) {
             std::collections::btree_map::Entry::Occupied(_) => Err(MemoryError::TwinOverTwin(page)),
@@ -307,6 +342,7 @@ impl SimulatedMemory {
 
     /// Carries out `Effect::Apply`; the twin is left alone only by a planted bug.
     pub fn apply(&mut self, page: PageId, runs: &[u8], also_twin: bool) -> Result<(), MemoryError> {
+        self.only_copies(PageRange::single(page))?;
         let longest = self.bytes.len() - bytes_of(page, 0).start;
         let mut changes = Vec::new();
         diff::apply(runs, longest, |offset, bytes| changes.push((offset, bytes.to_vec())))
@@ -329,6 +365,7 @@ impl SimulatedMemory {
     ) -> Result<bool, MemoryError> {
         let (page, page_bytes) = (pages.first, pages.count as usize * GRANULE_BYTES as usize);
         let content = content.map_or_else(|| vec![0; page_bytes], <[u8]>::to_vec);
+        self.only_copies(pages)?;
         if merge == Merge::Replace {
             let writable = |granule: &Granule| granule.access == Access::Write;
             if self.twins.range(pages.first..pages.end()).next().is_some()

@@ -13,6 +13,7 @@ use crate::program::GRANULE_BYTES;
 pub mod aurc;
 pub mod erc;
 pub mod lrc;
+pub mod mapping;
 pub mod moves;
 pub mod sc;
 
@@ -104,6 +105,11 @@ pub trait Mutation {
     /// A home sends a page's content.
     fn on_content(&mut self, _page: PageId, content: Option<&[u8]>) -> Option<Vec<u8>> {
         content.map(<[u8]>::to_vec)
+    }
+
+    /// A thread stores into another node's frame: whether the store arrives there only when the node touches memory again.
+    fn store_lingers(&mut self) -> bool {
+        false
     }
 
     /// A block is freed behind a publication that the engine keeps back: does it wait as well?

@@ -193,6 +193,7 @@ pub fn describe_effect(effect: &Effect) -> Option<String> {
         Effect::Protect { pages, access } => format!("{} {}", range_of(pages), allowed(*access)),
         Effect::Invalidate { span, .. } => format!("{} {}", range_of(span), allowed(Access::None)),
         Effect::Watch { pages } => format!("{} may be written and is watched", range_of(pages)),
+        Effect::MapHome { pages, home } => format!("{} mapped onto node {home}'s frames", range_of(pages)),
         Effect::Unwatch { pages } => format!("{} is not watched any more", range_of(pages)),
         Effect::CollectWritten => "what was written?".to_owned(),
         Effect::FindUnwritten { .. } => "what of it was not written?".to_owned(),

@@ -6,6 +6,7 @@ use std::fmt::Write as _;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 
 use clap::Args;
+use hiroba_base::{PageRange, PageSize};
 use hiroba_check::litmus::{Litmus, catalogue, sequential};
 use hiroba_check::program::{Address, GRANULE_BYTES, Instruction, Program, REGISTERS, Register, Width};
 use hiroba_check::random_program::{Shape, generate};
@@ -35,6 +36,9 @@ pub struct LitmusArguments {
     /// The protocols that keep the program's regions coherent, in turn, instead of the job's
     #[arg(long, value_name = "PROTOCOL", value_delimiter = ',')]
     under: Vec<String>,
+    /// Give each page of the program 2 MiB, so that protocols that map large runs of pages do so
+    #[arg(long)]
+    large_pages: bool,
     /// Print the -n and -t that the program needs, or list the catalogue's programs that real nodes can run with theirs
     #[arg(long)]
     list: bool,
@@ -69,7 +73,7 @@ pub fn litmus(arguments: &LitmusArguments) -> Result<u8, Failure> {
             got.0, got.1
         )));
     }
-    let memory = Memory::allocate(runtime, &program, &under);
+    let memory = Memory::allocate(runtime, &program, &under, arguments.large_pages);
     take_part(runtime, &program, &memory);
     runtime.leave();
     Ok(0)
@@ -130,17 +134,30 @@ fn can_run(program: &Program) -> Result<u32, String> {
 
 /// Where the program's regions are.
 struct Memory {
-    /// First granule, granules, address.
-    regions: Vec<(u64, u64, usize)>,
+    regions: Vec<Place>,
+}
+
+/// Where a region is.
+struct Place {
+    granules: PageRange,
+    /// Bytes of a page as the program knows it.
+    page_bytes: usize,
+    /// From one page to the next.
+    stride: usize,
+    address: usize,
 }
 
 impl Memory {
-    fn allocate(runtime: &Runtime, program: &Program, under: &[Protocol]) -> Memory {
+    fn allocate(runtime: &Runtime, program: &Program, under: &[Protocol], large_pages: bool) -> Memory {
         let regions = program.regions.iter().enumerate().map(|(number, region)| {
             let protocol = under.get(number % under.len().max(1)).copied();
-            let bytes = region.granules.count * u64::from(GRANULE_BYTES);
-            match runtime.allocate(bytes, region.placement, Some(region.page_size), protocol) {
-                Ok(address) => (region.granules.first.0, region.granules.count, address),
+            let page_size = if large_pages { PageSize::MIB_2 } else { region.page_size };
+            let (page_bytes, stride) = (region.page_size.bytes(), page_size.bytes());
+            let pages = region.granules.count * u64::from(GRANULE_BYTES) / page_bytes as u64;
+            let bytes = pages * stride as u64;
+            let granules = region.granules;
+            match runtime.allocate(bytes, region.placement, Some(page_size), protocol) {
+                Ok(address) => Place { granules, page_bytes, stride, address },
                 Err(error) => runtime.fatal(&format!("cannot allocate the litmus program's memory: {error}")),
             }
         });
@@ -149,10 +166,10 @@ impl Memory {
 
     /// Where a byte of the program's is; `None` outside its regions.
     fn address(&self, at: Address) -> Option<usize> {
-        let granule = at.granule.0;
-        let inside = |(first, count, _): &&(u64, u64, usize)| granule >= *first && granule - first < *count;
-        let (first, _, start) = self.regions.iter().find(inside)?;
-        Some(start + (granule - first) as usize * GRANULE_BYTES as usize + at.offset as usize)
+        let Place { granules, page_bytes, stride, address } =
+            self.regions.iter().find(|place| place.granules.contains(at.granule))?;
+        let offset = (at.granule.0 - granules.first.0) as usize * GRANULE_BYTES as usize + at.offset as usize;
+        Some(address + offset / page_bytes * stride + offset % page_bytes)
     }
 }
 

@@ -64,6 +64,29 @@ fn random_programs_on_real_nodes_keep_every_promise() {
     }
 }
 
+/// Each page has 2 MiB, so that all are mapped onto their homes' frames where nodes share memory.
+#[test]
+fn random_programs_on_pages_that_are_mapped_keep_every_promise() {
+    const WAYS: [&[&str]; 4] = [
+        &["--fabric", "shm"],
+        &["--fabric", "shm", "--fault-source", "sigbus", "--write-tracking", "fault"],
+        &["--fabric", "shm", "--fault-source", "sigsegv", "--write-tracking", "fault"],
+        &["--fabric", "udp"],
+    ];
+    for (seed, options) in (0..).zip(WAYS) {
+        let directory = tempfile::tempdir().expect("a temporary directory");
+        let seed = format!("{}", 70 + seed);
+        let options = [&["--protocol", "aurc"], options].concat();
+        let program = ["--seed", &seed, "--team", "2", "--foreign", "1", "--large-pages"];
+        let called = judged(directory.path(), &options, &program);
+        assert_eq!(called.status, 0, "seed {seed}, {options:?}: {called:?}");
+        assert!(
+            called.stdout.contains("judged byte by byte") && !called.stdout.contains("data races"),
+            "{called:?}"
+        );
+    }
+}
+
 /// They race on purpose: only the judge of sequential consistency has a word about them.
 #[test]
 fn racy_programs_on_real_nodes_are_sequentially_consistent_where_that_is_promised() {

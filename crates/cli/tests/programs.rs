@@ -631,3 +631,55 @@ fn regions_have_protocols_of_their_own() {
     run(1, &[], &program, &names);
     run(3, BAD_NETWORK, &program, &names);
 }
+
+/// Runs of pages are mapped onto their homes' frames where nodes share memory: nothing faults there, and nothing is sent.
+#[test]
+fn large_regions_under_automatic_update_are_mapped_where_nodes_share_memory() {
+    let program = compile("tests/programs/mapped_homes.c");
+    let aurc = ["--protocol", "aurc"];
+    let shm = ["--protocol", "aurc", "--fabric", "shm"];
+    for way in ways() {
+        for threads in ["1", "2"] {
+            let output = succeeds(way.job(2, &[&shm[..], &["-t", threads]].concat(), &program, &["-"]));
+            assert!(output.stderr.is_empty(), "{}", String::from_utf8_lossy(&output.stderr));
+        }
+    }
+    run(1, &aurc, &program, &["-"]);
+    run(4, &shm, &program, &["-"]);
+    run(3, &aurc, &program, &["-"]);
+    for first in ["sc", "lrc", "erc-update"] {
+        run(3, &["--protocol", first, "--fabric", "shm"], &program, &["aurc"]);
+    }
+    let counted = |options: &[&str], region: &str| {
+        let run = statistics(2, options, &program, &[region, "plain"]);
+        let counters = &run.total.counters;
+        let faults = counters.read_faults + counters.write_faults;
+        (faults, counters.twins_made, counters.diffs_made, counters.pages_fetched + counters.pages_prefetched)
+    };
+    for source in ["sigbus", "event", "sigsegv"] {
+        assert_eq!(counted(&[&shm[..], &["--fault-source", source]].concat(), "-"), (0, 0, 0, 0), "{source}");
+    }
+    assert_eq!(counted(&["--fabric", "shm"], "aurc"), (0, 0, 0, 0), "a region's own protocol");
+    let (faults, twins, diffs, fetched) = counted(&aurc, "-");
+    assert!(faults > 0 && twins > 0 && diffs > 0 && fetched > 0, "over udp nothing is mapped");
+}
+
+/// Once a job, whether the protocol is the job's or a region's.
+#[test]
+fn a_fabric_without_shared_memory_says_once_that_nothing_is_mapped() {
+    let program = compile("tests/programs/mapped_homes.c");
+    for (options, region, fabric) in [
+        (&["--protocol", "aurc"][..], "-", "udp"),
+        (&["--protocol", "aurc"], "aurc", "udp"),
+        (&["--fabric", "tcp"], "aurc", "tcp"),
+    ] {
+        let output = run(2, options, &program, &[region]);
+        let said = String::from_utf8_lossy(&output.stderr);
+        let sentence = format!(
+            "aurc cannot map pages onto their homes over {fabric}: updates leave in the background\n"
+        );
+        assert!(said.lines().count() == 1 && said.ends_with(&sentence), "{said}");
+    }
+    let output = run(2, &["--fabric", "shm"], &program, &["aurc"]);
+    assert!(output.stderr.is_empty(), "{}", String::from_utf8_lossy(&output.stderr));
+}

@@ -16,6 +16,8 @@ use crate::link::LinkStatistics;
 pub struct Capabilities {
     /// A node may read another node's memory without that node's help.
     pub one_sided: bool,
+    /// All nodes of the job share memory: each may map any other's frames ([`OneSided::frames`]).
+    pub shared_frames: bool,
     /// A node may add to, or compare and exchange, another node's words without that node's help.
     pub remote_atomics: bool,
     /// Messages of one peer arrive in the order they were sent.
@@ -253,6 +255,12 @@ pub trait OneSided: Send + Sync {
     ///
     /// The system's, which no repetition mends.
     fn read(&self, home: NodeId, offset: u64, into: &mut [u8]) -> io::Result<()>;
+
+    /// The file in which `node` keeps its frames, for this node to map; `None` where [`Capabilities::shared_frames`] is false. What a node has
+    /// stored there before it sent a message is seen by whoever has received the message, as if by release and acquire.
+    fn frames(&self, _node: NodeId) -> Option<BorrowedFd<'_>> {
+        None
+    }
 
     /// Sets this node's word of number `slot`, a node's number, to `value`, for others to read.
     fn publish(&self, slot: NodeId, value: u64);

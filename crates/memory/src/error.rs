@@ -184,6 +184,12 @@ pub enum MemoryError {
          sysctl vm.max_map_count"
     )]
     TooManyMappings,
+    /// No more mappings for pages of other nodes' frames.
+    #[error(
+        "expected room for more memory mappings, to show pages of other nodes' memory, got none; raise sysctl vm.max_map_count, or choose \
+         another protocol than aurc for large regions"
+    )]
+    TooManyMappingsOfPeers,
     /// The thread is on an alternate signal stack already, or is ending.
     #[error(
         "expected a running thread that is not in a signal handler, got one that {state}; call it at thread start"

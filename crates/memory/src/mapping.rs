@@ -69,6 +69,19 @@ impl Mapping {
         Ok(Mapping { start: start.cast(), bytes, mapped_by: getpid() })
     }
 
+    /// Shows `bytes` of another `file` from `offset` on, at the same offset of both, readable and writable, instead of what was there.
+    pub(crate) fn show(&self, offset: usize, bytes: usize, file: BorrowedFd<'_>) -> Result<(), Errno> {
+        assert!(bytes <= self.bytes && offset <= self.bytes - bytes, "the file must stay inside the mapping");
+        let protection = ProtFlags::READ | ProtFlags::WRITE;
+        let flags = MapFlags::SHARED | MapFlags::NORESERVE | MapFlags::FIXED;
+        let start = self.at(offset).cast::<c_void>();
+        // SAFETY: the range lies inside this mapping, which only drop unmaps; no reference to its bytes exists, and what is reached
+        // there through raw pointers may change at any time.
+        let shown = unsafe { rustix::mm::mmap(start, bytes, protection, flags, file, offset as u64) }?;
+        debug_assert_eq!(shown, start, "MAP_FIXED maps there or not at all");
+        Ok(())
+    }
+
     /// The first byte.
     pub(crate) fn start(&self) -> *mut u8 {
         self.start

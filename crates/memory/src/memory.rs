@@ -1,12 +1,14 @@
 //! The region: two views of one sparse memfd.
 
+mod frames_elsewhere;
+
 use core::{
     ptr,
     sync::atomic::{AtomicBool, AtomicU64, Ordering},
 };
 use std::{
     os::fd::{AsFd, OwnedFd},
-    sync::Arc,
+    sync::{Arc, Mutex},
 };
 
 use hiroba_base::{PageId, PageRange, PageSize};
@@ -70,6 +72,8 @@ pub struct SharedMemory {
     allocated: SparsePageSet,
     populated: SparsePageSet,
     account: ResidentAccount,
+    /// Pages whose frames other nodes have mapped from this node's file.
+    shared_frames: Mutex<Vec<PageRange>>,
     claimed: AtomicBool,
 }
 
@@ -116,7 +120,8 @@ impl SharedMemory {
     }
 
     /// Like [`reserve`](Self::reserve), with the frames in `memfd`, an empty memory file that other processes may have, too: the
-    /// byte at an offset of the region is the byte at that offset of the file. They must only ever read it.
+    /// byte at an offset of the region is the byte at that offset of the file. They must only ever read it, but for pages that all nodes
+    /// have agreed to share ([`map_onto`](Self::map_onto)).
     ///
     /// # Errors
     /// As [`reserve`](Self::reserve), and when the file cannot be made as long as the region.
@@ -132,16 +137,7 @@ impl SharedMemory {
         let writable = ProtFlags::READ | ProtFlags::WRITE;
         let runtime = Mapping::of_file(memfd.as_fd(), Placement::Anywhere, bytes, writable).map_err(why)?;
         for view in [&application, &runtime] {
-            // A child would read stale pages and write into its parent's frames.
-            view.advise(0, bytes, Advice::LinuxDontFork)
-                .map_err(MemoryError::system("madvise(MADV_DONTFORK)"))?;
-            // A dump would write the untouched memfd whole.
-            view.advise(0, bytes, Advice::LinuxDontDump)
-                .map_err(MemoryError::system("madvise(MADV_DONTDUMP)"))?;
-            if config.granule < PageSize::MIB_2 {
-                // Huge frames would make untouched memory resident; kernels without them say EINVAL, which is as good.
-                let _ = view.advise(0, bytes, Advice::LinuxNoHugepage);
-            }
+            advise_view(view, config.granule, 0, bytes)?;
         }
         let granules = config.region_bytes / config.granule.bytes() as u64;
         let page_set = || SparsePageSet::new(granules).map_err(MemoryError::system("mmap of a page table"));
@@ -153,8 +149,13 @@ impl SharedMemory {
             allocated: page_set()?,
             populated: page_set()?,
             account: ResidentAccount::default(),
+            shared_frames: Mutex::default(),
             claimed: AtomicBool::new(false),
         })
+    }
+
+    fn advise_view(&self, view: &Mapping, offset: usize, bytes: usize) -> Result<(), MemoryError> {
+        advise_view(view, self.granule(), offset, bytes)
     }
 
     /// The address of the first byte.
@@ -458,9 +459,10 @@ impl SharedMemory {
         self.account.bytes()
     }
 
-    /// The most that frames and twins took at once, in bytes.
+    /// The most that frames and twins took at once, in bytes; the frames that this node keeps for all nodes ([`map_onto`](Self::map_onto))
+    /// among them, which stay.
     pub fn resident_bytes_max(&self) -> u64 {
-        self.account.bytes_max()
+        self.account.bytes_max() + self.shared_frames_bytes()
     }
 
     pub(crate) fn account(&self) -> &ResidentAccount {
@@ -544,6 +546,21 @@ fn check_config(config: &MemoryConfig) -> Result<usize, MemoryError> {
         Ok(bytes) if aligned && config.region_start.checked_add(bytes).is_some() => Ok(bytes),
         _ => Err(bad),
     }
+}
+
+/// What the kernel is told of a part of a view that has just been mapped.
+fn advise_view(view: &Mapping, granule: PageSize, offset: usize, bytes: usize) -> Result<(), MemoryError> {
+    // A child would read stale pages and write into its parent's frames.
+    view.advise(offset, bytes, Advice::LinuxDontFork)
+        .map_err(MemoryError::system("madvise(MADV_DONTFORK)"))?;
+    // A dump would write the untouched memfd whole.
+    view.advise(offset, bytes, Advice::LinuxDontDump)
+        .map_err(MemoryError::system("madvise(MADV_DONTDUMP)"))?;
+    if granule < PageSize::MIB_2 {
+        // Huge frames would make untouched memory resident; kernels without them say EINVAL, which is as good.
+        let _ = view.advise(offset, bytes, Advice::LinuxNoHugepage);
+    }
+    Ok(())
 }
 
 /// What a refused mapping means to the user.

@@ -75,6 +75,7 @@ conformance! {
         a_null_pointer_kills: SEGMENTATION,
         faults_say_where_they_come_from: Ending::Success,
         stores_fault_on_pages_that_are_registered_so: Ending::Success,
+        pages_that_are_mapped_elsewhere_fault_no_more: Ending::Success,
     }
     with faults: {
         a_load_and_then_a_store_fault_once_each,
@@ -116,6 +117,43 @@ fn a_store_first_faults_once(mode: Mode) {
     paged.take_faults();
     assert_eq!(paged.load(0, 8), 7);
     paged.store(0, 9, 1);
+    assert_eq!(paged.take_faults(), []);
+}
+
+fn pages_that_are_mapped_elsewhere_fault_no_more(mode: Mode) {
+    use std::os::fd::AsFd;
+    let paged = Paged::new(mode, 64);
+    let file = rustix::fs::memfd_create("peer", rustix::fs::MemfdFlags::CLOEXEC).unwrap();
+    rustix::fs::ftruncate(&file, paged.memory.region_bytes()).unwrap();
+    rustix::io::pwrite(&file, &[9], 16 * 4096 + 5).unwrap();
+    for (pages, frames) in [(range(16, 16), Some(file.as_fd())), (range(32, 8), None)] {
+        paged.source.let_go(pages).unwrap();
+        paged.memory.map_onto(pages, frames).unwrap();
+    }
+    assert_eq!((paged.load(16, 5), paged.load(31, 0), paged.load(39, 0)), (9, 0, 0));
+    paged.store(31, 4095, 3);
+    paged.store(32, 0, 4);
+    assert_eq!((paged.runtime_byte(31, 4095), paged.runtime_byte(32, 0)), (3, 4));
+    assert_eq!(paged.take_faults(), [], "the kernel gives these frames");
+    let mut stored = [0];
+    rustix::io::pread(&file, &mut stored, 32 * 4096 - 1).unwrap();
+    assert_eq!(stored, [3], "the store is in the other file");
+    // The neighbours fault, change and are watched as ever, on both sides of what was mapped.
+    for page in [15, 40] {
+        paged.store(page, 0, 1);
+        assert_eq!(paged.take_faults(), [paged.write_fault(page, 0)]);
+        paged.protect(range(page, 1), Access::None);
+        assert_eq!(paged.load(page, 0), 1);
+        assert_eq!(paged.take_faults(), [paged.read_fault(page, 0)]);
+    }
+    if mode.tracking == WriteTracking::Async {
+        paged.watch(range(15, 1));
+        paged.watch(range(40, 1));
+        paged.store(15, 1, 1);
+        paged.store(40, 1, 1);
+        (16..40).for_each(|page| paged.store(page, 1, 1));
+        assert_eq!(paged.collect(), [15, 40]);
+    }
     assert_eq!(paged.take_faults(), []);
 }
 

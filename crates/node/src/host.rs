@@ -143,6 +143,7 @@ impl Runtime {
                 self.protect(core, span, Access::None);
                 tallies.invalidations.fetch_add(pages, Relaxed);
             }
+            Effect::MapHome { pages, home } => self.map_home(pages, home),
             Effect::Watch { pages } => {
                 self.or_fatal(self.watching().watch(pages));
                 self.trace_fact(|| Event::Access { granules: pages, access: Access::Write });

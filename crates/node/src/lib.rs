@@ -33,6 +33,7 @@ mod last_words;
 mod layout;
 mod liveness;
 mod lulls;
+mod mapping;
 mod one_sided;
 mod patience;
 /// The program's signal handlers, masks and stacks, which the faces stand before.

@@ -11,6 +11,7 @@ use hiroba_memory::fault::{
     self, Fault, FaultHandler, FaultKind, FaultOutcome, FaultSource, FaultSourceKind,
 };
 use hiroba_memory::{ForkGuard, MemoryConfig, MemoryError, SharedMemory, Twins};
+use hiroba_protocol::aurc::mapped::MappingRule;
 use hiroba_protocol::hlrc::Hlrc;
 use hiroba_protocol::{
     Consistency, Engine, HomePolicy, Misuse, Outcome, Protocol, Sync, Waiter, WriteTracking,
@@ -31,6 +32,7 @@ use crate::host::Core;
 use crate::layout::Layout;
 use crate::liveness::Peers;
 use crate::lulls::Lulls;
+use crate::mapping::Unmapped;
 use crate::patience::Patience;
 use crate::races::Races;
 use crate::service::Service;
@@ -61,6 +63,7 @@ pub struct Runtime {
     /// None in a job of one node: nobody else can change its pages, so nothing need fault.
     pub(crate) faults: Option<Arc<dyn FaultSource>>,
     fabric: Option<Arc<dyn Fabric>>,
+    pub(crate) unmapped: Unmapped,
     core: Mutex<Core>,
     pub(crate) heap: Heap,
     pub(crate) image: ProgramImage,
@@ -141,6 +144,7 @@ impl Runtime {
             runtime.account.expect_fault_events();
         }
         runtime.start_service()?;
+        runtime.say_if_unmapped(runtime.protocol);
         runtime.calibrate();
         runtime.trace_program();
         crate::last_words::prepare();
@@ -176,6 +180,7 @@ impl Runtime {
             memory,
             faults: None,
             fabric: None,
+            fabric_name: String::new(),
             control: None,
             peers: Peers::default(),
             looks_for_races: false,
@@ -211,6 +216,7 @@ impl Runtime {
             });
             fabric = Some(fabrics::open(&job)?);
         }
+        let fabric_name = job.fabric.clone();
         let granule_bytes = memory.granule().bytes() as u32;
         let recorder = fabrics::open_trace(&job, granule_bytes)?;
         let threads_per_node = u32::from(job.threads_per_node);
@@ -223,6 +229,7 @@ impl Runtime {
             memory,
             faults,
             fabric,
+            fabric_name,
             control,
             peers: Peers::new(&job),
             looks_for_races: job.races,
@@ -243,6 +250,7 @@ impl Runtime {
             memory,
             faults,
             fabric,
+            fabric_name,
             control,
             peers,
             looks_for_races,
@@ -274,6 +282,10 @@ impl Runtime {
         for node in NodeId::all(nodes) {
             engine.add_region(layout.arena(node), page_size, Placement::On(node));
         }
+        // From here on: the heaps' blocks are mostly small, and their owners' own.
+        if fabric.as_deref().is_some_and(|fabric| fabric.capabilities().shared_frames) {
+            engine = engine.mapping_homes(MappingRule::default());
+        }
         let races = looks_for_races.then(Races::default);
         let core = Core::new(Box::new(engine), Twins::new(memory.clone()), races);
         let heap = Heap::new(me, &memory, layout.arena(me), page_size);
@@ -300,6 +312,7 @@ impl Runtime {
             service: Service::new(fabric.as_deref(), control.as_ref(), low_latency, &lulls)?,
             lulls,
             fabric,
+            unmapped: Unmapped::over(fabric_name),
             control,
             space: Mutex::new(CollectiveSpace::default()),
             regions_made: Mutex::new(()),
@@ -483,6 +496,8 @@ struct Parts {
     memory: Arc<SharedMemory>,
     faults: Option<Arc<dyn FaultSource>>,
     fabric: Option<Arc<dyn Fabric>>,
+    /// As the user chose it.
+    fabric_name: String,
     control: Option<ControlChannel>,
     peers: Peers,
     looks_for_races: bool,

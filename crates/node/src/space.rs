@@ -175,6 +175,7 @@ impl Runtime {
             space.take(granules, bytes);
             granules
         };
+        protocol.into_iter().for_each(|protocol| self.say_if_unmapped(protocol));
         let stores_fault = protocol.is_some_and(Protocol::needs_write_faults);
         self.or_fatal(self.register(granules, stores_fault));
         self.tell(|core| {

@@ -7,16 +7,17 @@
 //! In the paper the network interface snoops the memory bus: each store to a copy that is mapped to its home travels there at once, without
 //! twin or diff, and at a release little is left to wait for.
 //!
-//! **The deviation**: no hardware snoops here. Twins and diffs stay, and what is automatic is their time: while the program computes, what it has
+//! **The deviation**: no hardware snoops here. Where nodes share memory, long runs of pages are **mapped** straight onto their home's frames
+//! ([`mapped`]): every store is at the home at once, without twin or diff, as in the paper; but there is no local copy, so loads go there too. Elsewhere, and for
+//! all other pages, twins and diffs stay, and what is automatic is their time: while the program computes, what it has
 //! written leaves for the home **in the background**, as diffs of pages that an interval has changed *so far*. The host says when it has a moment
 //! with nothing else to do, a **lull** ([`Engine::handle_lull`](crate::Engine::handle_lull)). At the release the rest follows, as in home-based LRC.
-//! The mapping of a writer's page onto its home's frame, which would come nearer to the paper where nodes share memory, is not made; only
-//! there would a store need neither.
 //!
 //! A copy, beyond the states of home-based LRC (the home has none of its own):
 //!
 //! | state | in a lull | load, store | release | notice of another's |
 //! |---|---|---|---|---|
+//! | mapped (no copy; [`mapped`]) | – | at the home's frame | – | – : nobody sends one |
 //! | clean | – | as there; the first store → dirty | – | → absent |
 //! | dirty | when it is due: early diff, twin := twin + diff → partly sent | – | diff, notice | → dirty, invalidated |
 //! | dirty, invalidated | the same, stays invalidated | fetch by message | diff, notice | – |
@@ -42,6 +43,8 @@
 //! What it costs: a page that the program writes again is sent again. So it goes early only when it has been quiet, as far as is known: where writes
 //! are noted, when they show none since the lull before; else, one lull after its first store. Each time that it is looked at it waits four times
 //! as many lulls for the next time in the same interval, and a page that changed again after it had been sent waits longer in later intervals.
+
+pub mod mapped;
 
 use std::collections::BTreeMap;
 
@@ -238,6 +241,10 @@ impl Aurc {
 }
 
 impl Coherence for Aurc {
+    fn maps_homes(&self) -> bool {
+        true
+    }
+
     fn is_read_from(&self) -> bool {
         self.hlrc.is_read_from()
     }

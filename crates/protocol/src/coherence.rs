@@ -280,6 +280,12 @@ pub trait Coherence: Debug + Send {
         false
     }
 
+    /// Whether pages are to be mapped onto their homes' frames, as far as their runs are long enough, where nodes share memory
+    /// ([`crate::aurc::mapped`]). This protocol keeps the others coherent.
+    fn maps_homes(&self) -> bool {
+        false
+    }
+
     /// Before anything else: lets homes move by this policy, where the protocol can do that.
     fn move_homes(&mut self, _policy: HomePolicy) {}
 

@@ -17,6 +17,7 @@ use hiroba_base::{
 use hiroba_wire::{AtomicOperation, Collective, HomeMoves, Knowledge, Limits, Message, Placement};
 use rustc_hash::FxHashMap;
 
+use crate::aurc::mapped::{self, Mapped, MappingRule, Part};
 use crate::barrier::{Arrival, Departure, Meeting, Tree};
 use crate::coherence::{AfterRelease, Coherence, OpenRelease, ReleaseStep, Site, WordOperation};
 use crate::cond::{CondAction, Conds};
@@ -56,13 +57,25 @@ struct Protocols {
     /// The job's first.
     all: Vec<Box<dyn Coherence>>,
     /// What the others are.
-    others: Vec<Protocol>,
+    others: Vec<Keeper>,
+    /// Which runs of pages are mapped onto their homes' frames, where nodes share memory.
+    mapping: Option<MappingRule>,
+    /// How many of them there are.
+    runs_mapped: usize,
     /// The other nodes whose frames this one can read itself.
     reached: Vec<NodeId>,
     /// How homes move.
     home_policy: HomePolicy,
-    /// Regions under others than the first, by ascending first granule.
+    /// Regions, and parts of them, under others than the first, by ascending first granule.
     regions: Vec<(PageRange, usize)>,
+}
+
+/// What keeps pages coherent, if not the job's first protocol.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Keeper {
+    Protocol(Protocol),
+    /// All nodes have mapped the pages onto their home's frames.
+    Mapping,
 }
 
 impl Protocols {
@@ -81,18 +94,27 @@ impl Protocols {
         self.all[self.index_of(page)].access(page)
     }
 
-    /// These pages are under `protocol`, and not under the first.
-    fn give(&mut self, pages: PageRange, protocol: Protocol) {
-        let known = self.others.iter().position(|other| *other == protocol);
-        let index = known.unwrap_or_else(|| {
-            self.others.push(protocol);
-            let mut coherence = protocol.coherence(self.reached.iter().copied());
+    /// The number of what is not the first.
+    fn index_for(&mut self, keeper: Keeper) -> usize {
+        let known = self.others.iter().position(|other| *other == keeper);
+        1 + known.unwrap_or_else(|| {
+            let mut coherence: Box<dyn Coherence> = match keeper {
+                Keeper::Protocol(protocol) => protocol.coherence(self.reached.iter().copied()),
+                Keeper::Mapping => Box::new(Mapped::default()),
+            };
             coherence.move_homes(self.home_policy);
+            self.others.push(keeper);
             self.all.push(coherence);
             self.others.len() - 1
-        });
-        let at = self.regions.partition_point(|(region, _)| region.first < pages.first);
-        self.regions.insert(at, (pages, index + 1));
+        })
+    }
+
+    /// These pages are under the one of that number.
+    fn give(&mut self, pages: PageRange, index: usize) {
+        if index > 0 {
+            let at = self.regions.partition_point(|(region, _)| region.first < pages.first);
+            self.regions.insert(at, (pages, index));
+        }
     }
 }
 
@@ -110,6 +132,8 @@ impl Consistency {
             protocols: Protocols {
                 all: vec![protocol],
                 others: Vec::new(),
+                mapping: None,
+                runs_mapped: 0,
                 reached: Vec::new(),
                 home_policy: HomePolicy::Fixed,
                 regions: Vec::new(),
@@ -143,6 +167,13 @@ impl Consistency {
     pub fn moving_homes(mut self, policy: HomePolicy) -> Consistency {
         self.protocols.home_policy = policy;
         self.protocols.all.iter_mut().for_each(|protocol| protocol.move_homes(policy));
+        self
+    }
+
+    /// Has regions that are added from now on mapped onto their homes' frames by this rule, as far as they are under a protocol that does
+    /// so: where all nodes share memory. All nodes must be told alike.
+    pub fn mapping_homes(mut self, rule: MappingRule) -> Consistency {
+        self.protocols.mapping = Some(rule);
         self
     }
 
@@ -296,6 +327,32 @@ impl Consistency {
             epoch: self.site.collectives_done,
             beyond_arrival: self.team.has_arrived() || !self.beyond.is_empty(),
         }
+    }
+
+    /// Declares a region that the protocol of this number keeps coherent, but for what is mapped.
+    fn place_region(&mut self, index: usize, region: PageRange, page_size: PageSize, placement: Placement) {
+        let granule_bytes = self.site.limits.granule_bytes;
+        let granules_per_page = page_size.bytes() as u64 / u64::from(granule_bytes);
+        let rule = self.protocols.mapping.filter(|_| self.protocols.all[index].maps_homes());
+        let whole = || vec![Part { granules: region, mapped_onto: None }];
+        let parts = rule.map_or_else(whole, |rule| {
+            let left = mapped::RUNS_MAX - self.protocols.runs_mapped;
+            rule.parts(&self.site.homes, region, granules_per_page, placement, granule_bytes, left)
+        });
+        for Part { granules, mapped_onto } in parts {
+            self.site.homes.add_part(granules, region, granules_per_page, placement);
+            let index = match mapped_onto {
+                Some(home) => {
+                    self.protocols.runs_mapped += 1;
+                    self.site.out.push(Effect::MapHome { pages: granules, home });
+                    self.protocols.index_for(Keeper::Mapping)
+                }
+                None => index,
+            };
+            self.protocols.give(granules, index);
+            self.place_notices(granules);
+        }
+        self.site.out.keep(std::mem::take(&mut self.site.ahead));
     }
 
     /// The region is known now: passes on what has been noticed of it.
@@ -704,10 +761,7 @@ impl Consistency {
 
 impl Engine for Consistency {
     fn add_region(&mut self, pages: PageRange, page_size: PageSize, placement: Placement) {
-        let granules_per_page = page_size.bytes() as u64 / u64::from(self.site.limits.granule_bytes);
-        self.site.homes.add(pages, granules_per_page, placement);
-        self.place_notices(pages);
-        self.site.out.keep(std::mem::take(&mut self.site.ahead));
+        self.place_region(0, pages, page_size, placement);
     }
 
     fn add_region_under(
@@ -717,8 +771,8 @@ impl Engine for Consistency {
         page_size: PageSize,
         placement: Placement,
     ) {
-        self.protocols.give(pages, protocol);
-        self.add_region(pages, page_size, placement);
+        let index = self.protocols.index_for(Keeper::Protocol(protocol));
+        self.place_region(index, pages, page_size, placement);
     }
 
     fn set_team(&mut self, threads: u32) {

@@ -144,6 +144,14 @@ pub enum Effect {
         /// How many pages lose access.
         pages: u64,
     },
+    /// Map the pages onto their home's frames, for good: loads and stores of the program's go there, and whatever this node does to the frames
+    /// of these pages it does to the home's. They run free from now on, and nobody watches them. Nobody has touched the pages on this node.
+    MapHome {
+        /// The pages, all of one home.
+        pages: PageRange,
+        /// Their home, which may be this node.
+        home: NodeId,
+    },
     /// With asynchronous tracking: let loads and stores on these pages run free, and note from now on which of them are written.
     /// Ends faults like `Protect`.
     Watch {

@@ -128,6 +128,8 @@ pub struct HomeMap {
 #[derive(Debug)]
 struct Region {
     granules: PageRange,
+    /// What its rule counts from: itself, or what it is a part of.
+    whole: PageRange,
     granules_per_page: u64,
     placement: Placement,
 }
@@ -158,12 +160,47 @@ impl HomeMap {
 
     /// Declares a region of whole pages, which must not overlap another one.
     pub fn add(&mut self, granules: PageRange, granules_per_page: u64, placement: Placement) {
-        assert!(granules.count.is_multiple_of(granules_per_page), "a region consists of whole pages");
+        self.add_part(granules, granules, granules_per_page, placement);
+    }
+
+    /// Declares the part `granules` of a region: whole pages, homed as the whole is. The other parts are other regions to
+    /// whoever asks which pages belong together.
+    pub fn add_part(
+        &mut self,
+        granules: PageRange,
+        whole: PageRange,
+        granules_per_page: u64,
+        placement: Placement,
+    ) {
+        assert!(whole.count.is_multiple_of(granules_per_page), "a region consists of whole pages");
         let at = self.regions.partition_point(|region| region.granules.first < granules.first);
         let clear_left = at == 0 || self.regions[at - 1].granules.end() <= granules.first;
         let clear_right = self.regions.get(at).is_none_or(|region| granules.end() <= region.granules.first);
         assert!(clear_left && clear_right, "regions must not overlap");
-        self.regions.insert(at, Region { granules, granules_per_page, placement });
+        self.regions.insert(at, Region { granules, whole, granules_per_page, placement });
+    }
+
+    /// The runs of pages of one home that a region of `granules` will have, in order: where it has not been added, too.
+    pub fn runs(
+        &self,
+        granules: PageRange,
+        granules_per_page: u64,
+        placement: Placement,
+    ) -> impl Iterator<Item = (PageRange, NodeId)> + use<> {
+        let nodes = u64::from(self.nodes);
+        let region = Region { granules, whole: granules, granules_per_page, placement };
+        let length = match placement {
+            Placement::Block => (granules.count / granules_per_page).div_ceil(nodes) * granules_per_page,
+            Placement::Cyclic if nodes > 1 => granules_per_page,
+            Placement::Cyclic | Placement::On(_) => granules.count,
+        };
+        let mut next = granules.first;
+        std::iter::from_fn(move || {
+            let count = length.min(granules.end().0 - next.0);
+            let run = PageRange { first: next, count };
+            next = run.end();
+            (count > 0).then(|| (run, region.locate(run.first, nodes).home))
+        })
     }
 
     /// The page of a granule and its home; `None` when it is not allocated (or not yet heard of here).
@@ -251,14 +288,14 @@ impl HomeMap {
 
 impl Region {
     fn locate(&self, granule: PageId, nodes: u64) -> Located {
-        let index = (granule.0 - self.granules.first.0) / self.granules_per_page;
-        let pages = self.granules.count / self.granules_per_page;
+        let index = (granule.0 - self.whole.first.0) / self.granules_per_page;
+        let pages = self.whole.count / self.granules_per_page;
         let home = match self.placement {
             Placement::Block => index / pages.div_ceil(nodes),
             Placement::Cyclic => index % nodes,
             Placement::On(node) => u64::from(node.0),
         };
-        let page = PageId(self.granules.first.0 + index * self.granules_per_page);
+        let page = PageId(self.whole.first.0 + index * self.granules_per_page);
         Located { page, granules: self.granules_per_page, home: NodeId(home as u16) }
     }
 }
@@ -335,6 +372,32 @@ mod tests {
         let mut map = HomeMap::new(8);
         map.add(PageRange { first: PageId(0), count: 2 }, 1, Placement::Block);
         assert_eq!(homes(&map, 0, 2), [0, 1]);
+    }
+
+    #[test]
+    fn parts_of_a_region_are_homed_as_the_whole_is() {
+        let whole = PageRange { first: PageId(4), count: 14 };
+        let part = |first, count| PageRange { first: PageId(first), count };
+        for placement in [Placement::Block, Placement::Cyclic, Placement::On(NodeId(2))] {
+            let mut in_one = HomeMap::new(3);
+            in_one.add(whole, 2, placement);
+            let mut in_parts = HomeMap::new(3);
+            for part in [part(4, 4), part(14, 4), part(8, 6)] {
+                in_parts.add_part(part, whole, 2, placement);
+            }
+            assert_eq!(homes(&in_parts, 4, 14), homes(&in_one, 4, 14));
+            assert_eq!(in_parts.region_around(PageId(9)), Some(part(8, 6)));
+            let runs: Vec<_> = in_one.runs(whole, 2, placement).collect();
+            let granules: Vec<u16> =
+                runs.iter().flat_map(|(run, home)| vec![home.0; run.count as usize]).collect();
+            assert_eq!(granules, homes(&in_one, 4, 14), "{runs:?}");
+            let expected = match placement {
+                Placement::Block => 3,
+                Placement::Cyclic => 7,
+                Placement::On(_) => 1,
+            };
+            assert_eq!(runs.len(), expected);
+        }
     }
 
     #[test]

@@ -98,6 +98,11 @@ impl Protocol {
         }
     }
 
+    /// Whether it maps pages onto their homes' frames where nodes share memory ([`Coherence::maps_homes`]).
+    pub fn maps_homes(self) -> bool {
+        self.coherence([]).maps_homes()
+    }
+
     /// What it is on one node. `reached` are the other nodes whose frames this one can read itself.
     pub fn coherence(self, reached: impl IntoIterator<Item = NodeId>) -> Box<dyn Coherence> {
         match self {

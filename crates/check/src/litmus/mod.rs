@@ -13,6 +13,7 @@ use crate::program::{Address, Instruction, Program, Region, Register, Script};
 mod aurc;
 mod bulk;
 mod homeless;
+mod mapped;
 mod one_sided;
 mod pages;
 mod sequential;
@@ -20,6 +21,7 @@ mod threads;
 mod tracking;
 
 pub use aurc::early;
+pub use mapped::mapped;
 pub use sequential::sequential;
 
 /// A judgement of an outcome.

@@ -1,7 +1,8 @@
 //! What is left to send at a release, where updates wait for it and where they leave in the background; and what the phase takes as a whole.
 //!
 //! The paper that defines automatic update (Iftode and others, HPCA 1996) had no such hardware at hand for most of its programs, and took the time
-//! of the protocol without it, less what twins, diffs and their application cost. That estimate stands beside what is measured here.
+//! of the protocol without it, less what twins, diffs and their application cost. That estimate stands beside what is measured here. The region is
+//! as large as it takes for its pages to be mapped onto their home's frames where nodes share memory: there nothing is left to send.
 
 use std::time::Instant;
 
@@ -87,7 +88,9 @@ impl Node<'_> {
         let client = self.is_client();
         let fabric = self.plan.fabric.clone();
         let release = client.then(|| taken(|phase| phase.release));
-        let sending = format!("{state}: {left} of {sent} KiB left to send");
+        // Where nodes share memory, a region as large as this is mapped onto its home's frames.
+        let how = if sent == 0 { ", stores are at the home" } else { "" };
+        let sending = format!("{state}: {left} of {sent} KiB left to send{how}");
         self.tell("release after computing", &fabric, &sending, release, None);
         self.tell(
             "phase with its release",

@@ -17,7 +17,7 @@
 //! or the process's addresses are limited, `pread` does it all.
 
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::OnceLock;
 use std::sync::atomic::Ordering;
 
@@ -71,6 +71,11 @@ impl Frames {
         let windows = if getrlimit(Resource::As).current.is_some() { 0 } else { WINDOWS };
         let windows = (0..windows).map(|_| OnceLock::new()).collect();
         Ok(Frames { file, page_bytes: rustix::param::page_size(), windows })
+    }
+
+    /// Where they are.
+    pub fn file(&self) -> BorrowedFd<'_> {
+        self.file.as_fd()
     }
 
     /// Copies the bytes at `offset`, of any length.

@@ -458,6 +458,7 @@ impl Fabric for ShmFabric {
     fn capabilities(&self) -> Capabilities {
         Capabilities {
             one_sided: true,
+            shared_frames: true,
             remote_atomics: false,
             ordered: true,
             reliable: true,

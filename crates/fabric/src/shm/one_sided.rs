@@ -1,6 +1,7 @@
 //! Words and announcements on boards, and copies of other nodes' frames.
 
 use std::io;
+use std::os::fd::BorrowedFd;
 use std::sync::atomic::{AtomicU64, Ordering, fence};
 
 use hiroba_base::NodeId;
@@ -102,6 +103,10 @@ impl OneSided for ShmFabric {
 
     fn read(&self, home: NodeId, offset: u64, into: &mut [u8]) -> io::Result<()> {
         self.frames[home.index()].read(offset, into, &self.windows_open)
+    }
+
+    fn frames(&self, node: NodeId) -> Option<BorrowedFd<'_>> {
+        Some(self.frames.get(node.index())?.file())
     }
 
     fn publish(&self, slot: NodeId, value: u64) {

@@ -468,6 +468,7 @@ impl Fabric for TcpFabric {
     fn capabilities(&self) -> Capabilities {
         Capabilities {
             one_sided: false,
+            shared_frames: false,
             remote_atomics: false,
             ordered: true,
             reliable: true,

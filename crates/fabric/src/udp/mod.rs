@@ -373,6 +373,7 @@ impl Fabric for UdpFabric {
     fn capabilities(&self) -> Capabilities {
         Capabilities {
             one_sided: false,
+            shared_frames: false,
             remote_atomics: false,
             ordered: true,
             reliable: true,

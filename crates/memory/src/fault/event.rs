@@ -82,6 +82,10 @@ impl FaultSource for EventSource {
         self.supervised.register(pages, stores)
     }
 
+    fn let_go(&self, pages: PageRange) -> Result<(), MemoryError> {
+        self.supervised.let_go(pages)
+    }
+
     fn protect(&self, pages: PageRange, access: Access) -> Result<(), MemoryError> {
         self.supervised.protect(pages, access)
     }

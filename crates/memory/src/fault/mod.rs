@@ -158,6 +158,13 @@ pub trait FaultSource: Send + Sync {
     /// When pages are not allocated, or the kernel refuses.
     fn register(&self, pages: PageRange, stores: WriteTracking) -> Result<(), MemoryError>;
 
+    /// Has nothing to do with pages any more, which have been registered and never been touched: they are about to be mapped elsewhere
+    /// ([`SharedMemory::map_onto`]). A source that takes access away on its own accord may still do so, and gives it again when it is asked to.
+    ///
+    /// # Errors
+    /// When there is no memory for the record.
+    fn let_go(&self, pages: PageRange) -> Result<(), MemoryError>;
+
     /// Sets the access of pages, whatever it was, and lets those who wait on them go on if it is `Read` or `Write`.
     /// Pages made accessible get a frame, and none of them is watched any more. Safe to call in signal context.
     ///

@@ -65,6 +65,10 @@ impl FaultSource for SigbusSource {
         self.receiver.supervised.register(pages, stores)
     }
 
+    fn let_go(&self, pages: PageRange) -> Result<(), MemoryError> {
+        self.receiver.supervised.let_go(pages)
+    }
+
     fn protect(&self, pages: PageRange, access: Access) -> Result<(), MemoryError> {
         self.receiver.supervised.protect(pages, access)
     }

@@ -134,6 +134,10 @@ impl FaultSource for SigsegvSource {
         self.receiver.protect(pages, Access::None)
     }
 
+    fn let_go(&self, _pages: PageRange) -> Result<(), MemoryError> {
+        Ok(())
+    }
+
     fn protect(&self, pages: PageRange, access: Access) -> Result<(), MemoryError> {
         self.receiver.protect(pages, access)
     }

@@ -519,6 +519,16 @@ impl Supervised {
         self.protect(pages, Access::None)
     }
 
+    /// The kernel forgets them with the mapping that it replaces.
+    pub(super) fn let_go(&self, pages: PageRange) -> Result<(), MemoryError> {
+        if let Some(tracker) = &self.tracker {
+            for set in [&tracker.registered, &tracker.faulting.pages] {
+                set.remove_range(pages).map_err(MemoryError::system(PAGE_TABLE))?;
+            }
+        }
+        Ok(())
+    }
+
     pub(super) fn protect(&self, pages: PageRange, access: Access) -> Result<(), MemoryError> {
         if access == Access::Read && !self.do_stores_fault(pages) {
             debug_assert!(false, "with asynchronous write tracking no store can be made to fault");

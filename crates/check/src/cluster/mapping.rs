@@ -1,0 +1,85 @@
+//! Pages that nodes have mapped onto their homes' frames: their loads and stores go there.
+
+use hiroba_base::{NodeId, PageId, PageRange};
+use hiroba_protocol::aurc::Aurc;
+use hiroba_protocol::aurc::mapped::MappingRule;
+use hiroba_protocol::hlrc::Hlrc;
+use hiroba_protocol::{Consistency, Engine, WriteTracking};
+use hiroba_wire::Limits;
+
+use super::{Cluster, Failure};
+use crate::program::{Address, Width};
+
+/// Makes AURC engines for a cluster whose nodes share memory: they map runs of so many bytes, and with `one_sided` they read each other's
+/// frames of other pages.
+pub fn mapping_aurc(
+    run_bytes_min: u64,
+    one_sided: bool,
+) -> impl FnMut(NodeId, Limits, WriteTracking) -> Consistency {
+    move |me, limits, tracking| {
+        let others = NodeId::all(limits.nodes).filter(|node| one_sided && *node != me);
+        let protocol = Aurc::new(Hlrc::new().reading_from(others));
+        let engine = Consistency::new(me, limits, tracking, Box::new(protocol)).telling();
+        engine.mapping_homes(MappingRule { run_bytes_min })
+    }
+}
+
+/// What a node has mapped, and whose frames they are.
+#[derive(Debug, Default)]
+pub(super) struct Mappings {
+    runs: Vec<(PageRange, NodeId)>,
+    /// A store that a planted bug keeps from its frame.
+    lingering: Option<(NodeId, Address, Width, u64)>,
+}
+
+impl Mappings {
+    pub(super) fn add(&mut self, pages: PageRange, home: NodeId) {
+        self.runs.push((pages, home));
+    }
+
+    fn home_of(&self, granule: PageId) -> Option<NodeId> {
+        // As with mmap(2), the latest mapping is what there is.
+        let run = self.runs.iter().rev().find(|(pages, _)| pages.contains(granule));
+        run.map(|(_, home)| *home)
+    }
+}
+
+impl<E: Engine> Cluster<E> {
+    /// Carries out what engines want at once for their regions, before any thread can know of these.
+    pub(super) fn map_homes(&mut self) -> Result<(), Failure> {
+        for id in NodeId::all(self.limits.nodes) {
+            while let Some(effect) = self.nodes[id.index()].engine.poll_effect() {
+                for effect in self.mutation.on_effect(id, effect) {
+                    self.carry_out(id, effect)?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// The node whose memory holds what the threads of node `id` find at a granule.
+    fn holder(&self, id: NodeId, granule: PageId) -> NodeId {
+        self.nodes[id.index()].mappings.home_of(granule).unwrap_or(id)
+    }
+
+    fn bring_lingering_store(&mut self, id: NodeId) {
+        if let Some((holder, at, width, value)) = self.nodes[id.index()].mappings.lingering.take() {
+            self.nodes[holder.index()].memory.store(at, width, value);
+        }
+    }
+
+    pub(super) fn load_from_frame(&mut self, id: NodeId, at: Address, width: Width) -> u64 {
+        self.bring_lingering_store(id);
+        self.nodes[self.holder(id, at.granule).index()].memory.load(at, width)
+    }
+
+    pub(super) fn store_into_frame(&mut self, id: NodeId, at: Address, width: Width, value: u64) {
+        self.bring_lingering_store(id);
+        let holder = self.holder(id, at.granule);
+        if holder != id && self.mutation.store_lingers() {
+            self.nodes[id.index()].mappings.lingering = Some((holder, at, width, value));
+        } else {
+            self.nodes[holder.index()].memory.store(at, width, value);
+        }
+    }
+}

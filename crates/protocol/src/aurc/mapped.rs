@@ -1,0 +1,219 @@
+//! Automatic update where nodes share memory: pages that every node has mapped onto their home's frame.
+//!
+//! Read first: Blumrich, Li, Alpert, Dubnicki, Felten, Sandberg, *Virtual Memory Mapped Network Interface for the SHRIMP Multicomputer*, ISCA
+//! 1994, for the mappings on which automatic update rests; then [`crate::aurc`].
+//!
+//! In the papers a copy is mapped to its home's page, and the network interface repeats each store there. Nodes that share memory need no
+//! interface for that: all of them map the home's frame itself. A store is at the home when it is done; there is no copy, twin, diff, notice or
+//! fetch, and nothing is left for the release.
+//!
+//! **The deviation**: loads go to the home's frame too, where the 1996 machine had a local copy to read from. So nobody reads a page that
+//! is behind, and nobody invalidates one.
+//!
+//! | state | load, store | atomic word | release | notice |
+//! |---|---|---|---|---|
+//! | mapped, from its allocation to the end of the job | run free | at the home, by message | – | nobody sends one |
+//!
+//! **Which pages**: runs of one home of a region, [`RUN_BYTES_MIN`] or more each, as the region places its pages; up to [`RUNS_MAX`] of them in a job, since each costs
+//! every node mappings, of which a process may have 65,530. That follows from what all nodes know alike when they allocate, so every
+//! node maps the same pages at the same collective and nobody ever holds a copy. The other pages are under [`super::Aurc`] itself.
+//!
+//! Why this is right:
+//! - *A release orders the stores before it.* What the engine sends for a release, it sends after the thread's stores in program order: the thread, or the
+//!   last of its team, has called the engine under its host's lock. A message travels through memory that both nodes have mapped; its sender
+//!   publishes it by a store with release order and its receiver finds it by a load with acquire order, and so on along every chain of
+//!   messages and locks up to the thread that goes on. The frames are memory of the same machine, so on x86-64 and aarch64 alike, whose memory is
+//!   coherent and whose stores reach all other processors at once, whoever goes on behind an acquire finds the stores in them.
+//! - *A node may go on before others have mapped.* It stores into the home's frame, which is there from the home's beginning, and whoever
+//!   maps later finds the stores. No other node can know the address before it has left the collective too.
+//! - *Atomic words* are operated on in the home's frame, by the home: in one order, and plain loads find the results.
+
+use std::collections::VecDeque;
+
+use hiroba_base::{Access, IntervalSeq, NodeId, PageId, PageRange, PageSet, VersionVector};
+use hiroba_wire::{AtomicOutcome, Message, Placement, Ticket};
+use rustc_hash::FxHashMap;
+
+use crate::coherence::{Coherence, Site, WordOperation};
+use crate::home::{HomeMap, Located};
+use crate::{Done, Effect, Fact, Outcome, ProtocolError, Waiter, unexpected};
+
+/// A run of pages of one home is mapped if it has so many bytes: shorter ones would cost more mappings than they save faults.
+pub const RUN_BYTES_MIN: u64 = 2 << 20;
+
+/// Runs that a job maps, at most. Each takes up to six of a process's mappings: itself and what it leaves on its sides, in two views, and
+/// guards between regions.
+pub const RUNS_MAX: usize = 4096;
+
+/// Which runs of pages are mapped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MappingRule {
+    /// So many bytes a run has, at least.
+    pub run_bytes_min: u64,
+}
+
+impl Default for MappingRule {
+    fn default() -> MappingRule {
+        MappingRule { run_bytes_min: RUN_BYTES_MIN }
+    }
+}
+
+/// A part of a region that is to be allocated.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Part {
+    /// Its granules: whole pages.
+    pub granules: PageRange,
+    /// The home of all of them, onto whose frames they are mapped; else they are not.
+    pub mapped_onto: Option<NodeId>,
+}
+
+impl MappingRule {
+    /// Cuts a region into runs that are mapped, `runs_max` of them at most, and what is between them.
+    pub(crate) fn parts(
+        self,
+        homes: &HomeMap,
+        region: PageRange,
+        granules_per_page: u64,
+        placement: Placement,
+        granule_bytes: u32,
+        runs_max: usize,
+    ) -> Vec<Part> {
+        let granules_min = self.run_bytes_min.div_ceil(u64::from(granule_bytes));
+        let mut parts = Vec::new();
+        let mut rest = region;
+        let is_mapped = |run: &(PageRange, NodeId)| run.0.count >= granules_min;
+        // Of a region that is spread page by page no run is longer than the first: it need not be walked through.
+        let mut runs = homes.runs(region, granules_per_page, placement).peekable();
+        let some = runs.peek().is_some_and(is_mapped);
+        for (run, home) in runs.filter(is_mapped).take(if some { runs_max } else { 0 }) {
+            let before = PageRange { first: rest.first, count: run.first.0 - rest.first.0 };
+            parts.extend((before.count > 0).then_some(Part { granules: before, mapped_onto: None }));
+            parts.push(Part { granules: run, mapped_onto: Some(home) });
+            rest = PageRange { first: run.end(), count: region.end().0 - run.end().0 };
+        }
+        parts.extend((rest.count > 0).then_some(Part { granules: rest, mapped_onto: None }));
+        parts
+    }
+}
+
+/// Who asked the home to operate on a word.
+#[derive(Clone, Copy, Debug)]
+enum Client {
+    Here(Waiter),
+    There(NodeId, Ticket),
+}
+
+/// The pages of a node that are mapped onto their homes' frames.
+#[derive(Debug, Default)]
+pub struct Mapped {
+    /// Operations that the host has yet to carry out.
+    operations: VecDeque<(Client, u32)>,
+    /// Words of other homes for whose results threads of this node wait.
+    asked: FxHashMap<Ticket, (PageId, u32)>,
+    /// How many operations there were on each word, where somebody keeps a record.
+    turns: FxHashMap<(PageId, u32), u64>,
+}
+
+impl Mapped {
+    fn begin(&mut self, site: &mut Site, client: Client, asked: WordOperation) {
+        let WordOperation { page, offset, operation, .. } = asked;
+        self.operations.push_back((client, offset));
+        site.out.push(Effect::Atomic { page, offset, operation });
+    }
+
+    fn finish(&mut self, site: &mut Site, page: PageId, outcome: AtomicOutcome) {
+        let (client, offset) = self.operations.pop_front().expect("every answer has its effect");
+        let mut turn = 0;
+        if site.tells() {
+            let turns = self.turns.entry((page, offset)).or_default();
+            turn = *turns;
+            *turns += 1;
+        }
+        match client {
+            Client::Here(waiter) => {
+                site.tell(|| Some(Fact::Atomic { waiter, page, offset, turn, outcome }));
+                site.out.wake(waiter, Outcome::Atomic(outcome));
+            }
+            Client::There(node, ticket) => {
+                site.out.send(node, &Message::AtomicReply { ticket, page, outcome, turn });
+            }
+        }
+    }
+}
+
+impl Coherence for Mapped {
+    fn access(&self, _page: PageId) -> Access {
+        Access::Write
+    }
+
+    /// A fault source may take access away for reasons of its own: then it is given again.
+    fn fault(&mut self, site: &mut Site, page: Located, _wanted: Access, waiter: Option<Waiter>) {
+        site.out.push(Effect::Protect { pages: page.span(), access: Access::Write });
+        waiter.into_iter().for_each(|waiter| site.out.wake(waiter, Outcome::Done));
+    }
+
+    fn operate(&mut self, site: &mut Site, asked: WordOperation) {
+        let WordOperation { page, offset, operation, waiter } = asked;
+        let home = site.locate(page).home;
+        if home == site.me {
+            return self.begin(site, Client::Here(waiter), asked);
+        }
+        let (ticket, needed) = (waiter.0, VersionVector::new());
+        self.asked.insert(ticket, (page, offset));
+        site.out.send(home, &Message::AtomicRequest { ticket, page, offset, operation, needed });
+    }
+
+    fn prefetch(&mut self, _site: &mut Site, _pages: PageRange) {}
+
+    fn handle_message(
+        &mut self,
+        site: &mut Site,
+        from: NodeId,
+        message: &Message<'_>,
+    ) -> Result<(), ProtocolError> {
+        match message {
+            Message::AtomicRequest { ticket, page, offset, operation, .. } if site.is_home(*page) => {
+                let (page, offset, operation, waiter) = (*page, *offset, *operation, Waiter(*ticket));
+                let asked = WordOperation { page, offset, operation, waiter };
+                self.begin(site, Client::There(from, *ticket), asked);
+                Ok(())
+            }
+            Message::AtomicReply { ticket, page, outcome, turn } => match self.asked.remove(ticket) {
+                Some((asked, offset)) if asked == *page => {
+                    let (waiter, page, outcome, turn) = (Waiter(*ticket), *page, *outcome, *turn);
+                    site.tell(|| Some(Fact::Atomic { waiter, page, offset, turn, outcome }));
+                    site.out.wake(waiter, Outcome::Atomic(outcome));
+                    Ok(())
+                }
+                _ => {
+                    let got = format!("one of {page} for thread {ticket}");
+                    Err(unexpected("an atomic's result only after a request", got))
+                }
+            },
+            _ => Err(unexpected(
+                "about pages that are mapped onto their home's frames only operations on words, and their answers",
+                "another message".to_owned(),
+            )),
+        }
+    }
+
+    fn handle_done(&mut self, site: &mut Site, done: Done) {
+        match done {
+            Done::Atomic { page, outcome } => self.finish(site, page, outcome),
+            other => unreachable!("nobody asked for {other:?}"),
+        }
+    }
+
+    /// Somebody has taken the page for a copy.
+    fn handle_notice(
+        &mut self,
+        site: &mut Site,
+        writer: NodeId,
+        _seq: IntervalSeq,
+        page: PageId,
+        _voided: &mut PageSet,
+    ) {
+        let expected = "no write notice of a page that all nodes have mapped onto its home's frame";
+        site.out.end_job(format!("expected {expected}, got one of {page} by node {writer}"));
+    }
+}
