@@ -99,7 +99,12 @@ void *hiroba_alloc_at(size_t bytes, int home);
 typedef enum hiroba_placement {
     HIROBA_PLACEMENT_BLOCK = 0, /* consecutive blocks, one a node: what hiroba_alloc does */
     HIROBA_PLACEMENT_CYCLIC = 1, /* page by page in turn */
-    HIROBA_PLACEMENT_HOME = 2 /* all on the node named in `home` */
+    HIROBA_PLACEMENT_HOME = 2, /* all on the node named in `home` */
+    /* Each page where it is touched first: in blocks until then, it goes there at the next barrier (or other call that all nodes make
+     * together), up to 4096 pages a node and barrier, once. Who touches it is who loads or stores first after the
+     * allocation, as far as its home of that time hears; pages with atomic words stay. "sc" and "lrc" accept it, but have
+     * no homes whose place matters; "aurc", and --races, whose homes do not move, leave the blocks and say so once. */
+    HIROBA_PLACEMENT_FIRST_TOUCH = 3
 } hiroba_placement;
 
 /* Set all of it to zero first ({0}): zero always means the default. */

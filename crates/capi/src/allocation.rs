@@ -2,6 +2,7 @@
 
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 use std::ptr;
+use std::sync::Once;
 
 use hiroba_base::{NodeId, PageSize};
 use hiroba_node::{AllocateError, Protocol, Runtime};
@@ -20,6 +21,9 @@ fn allocate(
     protocol: Option<Protocol>,
 ) -> *mut c_void {
     let Some(runtime) = Runtime::get() else { return outside(call) };
+    if placement == Placement::FirstTouch && !runtime.can_place_by_first_touch(protocol) {
+        say_that_homes_stay(call, runtime);
+    }
     match runtime.allocate(bytes as u64, placement, page_size, protocol) {
         Ok(address) => address as *mut c_void,
         Err(error) => {
@@ -30,6 +34,19 @@ fn allocate(
             };
             null(errno, &format!("{call}: {error}"))
         }
+    }
+}
+
+/// Once a job: the program is right all the same.
+fn say_that_homes_stay(call: &str, runtime: &Runtime) {
+    static SAID: Once = Once::new();
+    if runtime.node() == NodeId::ZERO {
+        SAID.call_once(|| {
+            eprintln!(
+                "hiroba: {call}: HIROBA_PLACEMENT_FIRST_TOUCH places pages in consecutive blocks where homes cannot move \
+                 (under aurc, or with --races)"
+            );
+        });
     }
 }
 
@@ -110,10 +127,11 @@ pub unsafe extern "C" fn hiroba_alloc_with(bytes: usize, options: *const HirobaO
         0 => Placement::Block,
         1 => Placement::Cyclic,
         2 => Placement::On(node(options.home)),
+        3 => Placement::FirstTouch,
         other => {
             return null(
                 libc::EINVAL,
-                &format!("{call}: expected a hiroba_placement of 0 to 2, got {other}"),
+                &format!("{call}: expected a hiroba_placement of 0 to 3, got {other}"),
             );
         }
     };

@@ -1,28 +1,44 @@
 //! Explores many seeds, or runs one again, shrinks it and explains it.
 //!
 //! `cargo run --release -p hiroba-check --example swarm -- 0..100000` explores;
-//! `… -- 4711` replays a seed; `… -- 4711 SkipApply` does so with a planted bug.
+//! `… -- 4711` replays a seed; `… -- 4711 SkipApply` does so with a planted bug. `--protocol NAME` before these chooses another
+//! protocol than hlrc, which the planted bugs are made for.
 
 use std::ops::Range;
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
+use hiroba_check::engines::by_name;
 use hiroba_check::mutant::Mutant;
 use hiroba_check::shrink::{Listing, instructions, shrink};
 use hiroba_check::swarm::{Case, examine, replay_command};
+use hiroba_protocol::Protocol;
 
 fn main() -> ExitCode {
-    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let mut arguments: Vec<String> = std::env::args().skip(1).collect();
+    let mut protocol = Protocol::Hlrc;
+    if arguments.len() > 1 && arguments[0] == "--protocol" {
+        match by_name(&arguments[1]) {
+            Ok(named) => protocol = named,
+            Err(sentence) => {
+                eprintln!("{sentence}");
+                return ExitCode::from(2);
+            }
+        }
+        arguments.drain(..2);
+    }
     let mutant = arguments.get(1).map(|name| {
         let found = Mutant::ALL.into_iter().find(|mutant| format!("{mutant:?}") == *name);
         found.unwrap_or_else(|| panic!("expected a mutant's name, got '{name}'"))
     });
     match arguments.first().map(|text| seeds_of(text)) {
-        Some(Some(seeds)) if seeds.end - seeds.start == 1 => replay(seeds.start, mutant),
-        Some(Some(seeds)) => explore(seeds, mutant),
+        Some(Some(seeds)) if seeds.end - seeds.start == 1 => replay(protocol, seeds.start, mutant),
+        Some(Some(seeds)) => explore(protocol, seeds, mutant),
         _ => {
-            eprintln!("expected a seed, or FIRST..END, and perhaps a mutant's name");
+            eprintln!(
+                "expected perhaps --protocol NAME, then a seed, or FIRST..END, and perhaps a mutant's name"
+            );
             ExitCode::from(2)
         }
     }
@@ -35,7 +51,7 @@ fn seeds_of(text: &str) -> Option<Range<u64>> {
     }
 }
 
-fn explore(seeds: Range<u64>, mutant: Option<Mutant>) -> ExitCode {
+fn explore(protocol: Protocol, seeds: Range<u64>, mutant: Option<Mutant>) -> ExitCode {
     let began = Instant::now();
     let count = seeds.end.saturating_sub(seeds.start);
     let next = AtomicU64::new(seeds.start);
@@ -52,7 +68,7 @@ fn explore(seeds: Range<u64>, mutant: Option<Mutant>) -> ExitCode {
                     if seed >= seeds.end.min(failed.load(Ordering::Relaxed)) {
                         return;
                     }
-                    match examine(&Case::of(seed), mutant) {
+                    match examine(&Case::under(protocol, seed), mutant) {
                         Ok(kept) => {
                             loads.fetch_add(kept.loads as u64, Ordering::Relaxed);
                             notices.fetch_add(kept.notices as u64, Ordering::Relaxed);
@@ -70,8 +86,8 @@ fn explore(seeds: Range<u64>, mutant: Option<Mutant>) -> ExitCode {
     });
     let seed = failed.load(Ordering::Relaxed);
     if seed != u64::MAX {
-        println!("seed {seed} fails; replay it by: {}", replay_command(seed, mutant));
-        return replay(seed, mutant);
+        println!("seed {seed} fails; replay it by: {}", replay_command(protocol, seed, mutant));
+        return replay(protocol, seed, mutant);
     }
     let (loads, notices) = (loads.into_inner(), notices.into_inner());
     let wall_s = began.elapsed().as_secs_f64();
@@ -82,8 +98,8 @@ fn explore(seeds: Range<u64>, mutant: Option<Mutant>) -> ExitCode {
     ExitCode::SUCCESS
 }
 
-fn replay(seed: u64, mutant: Option<Mutant>) -> ExitCode {
-    let case = Case::of(seed);
+fn replay(protocol: Protocol, seed: u64, mutant: Option<Mutant>) -> ExitCode {
+    let case = Case::under(protocol, seed);
     match examine(&case, mutant) {
         Ok(kept) => {
             println!("seed {seed} keeps every promise: {kept:?} judged");

@@ -12,6 +12,7 @@ use crate::program::GRANULE_BYTES;
 
 pub mod aurc;
 pub mod erc;
+pub mod first_touch;
 pub mod lrc;
 pub mod mapping;
 pub mod moves;

@@ -5,13 +5,16 @@
 
 use hiroba_base::{NodeId, RngExt, seeded};
 use hiroba_protocol::barrier::BELOW_MAX;
+use hiroba_protocol::coherence::Coherence;
+use hiroba_protocol::erc::{Erc, Mode};
 use hiroba_protocol::hlrc::{Hlrc, RESTING_AFTER_RELEASES};
 use hiroba_protocol::home::{HomePolicy, MoveThreshold};
-use hiroba_protocol::{Consistency, WriteTracking};
-use hiroba_wire::Limits;
+use hiroba_protocol::{Consistency, Protocol, WriteTracking};
+use hiroba_wire::{Limits, Placement};
 use thiserror::Error;
 
 use crate::cluster::{Cluster, Failure, NetworkChoice, Options};
+use crate::engines::trackings_of;
 use crate::execution::Execution;
 use crate::mutant::{Faithful, Mutant, Mutation};
 use crate::page_axioms::Rules;
@@ -44,6 +47,8 @@ impl Reach {
 /// What a program runs under.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Conditions {
+    /// The protocol.
+    pub protocol: Protocol,
     /// Chooses the schedule, and the vices of network and host within what the rest allows.
     pub schedule: u64,
     /// What carries the messages.
@@ -66,6 +71,7 @@ impl Conditions {
     /// The plainest ones.
     pub fn plain(schedule: u64) -> Conditions {
         Conditions {
+            protocol: Protocol::Hlrc,
             schedule,
             network: NetworkChoice::Shuffled,
             tracking: WriteTracking::Async,
@@ -88,8 +94,13 @@ pub struct Case {
 }
 
 impl Case {
-    /// The case of a seed.
+    /// The case of a seed under home-based lazy release consistency.
     pub fn of(seed: u64) -> Case {
+        Case::under(Protocol::Hlrc, seed)
+    }
+
+    /// The case of a seed under a protocol: with what it can do of what the seed chooses.
+    pub fn under(protocol: Protocol, seed: u64) -> Case {
         let mut random = seeded(seed ^ 0x0005_3a12);
         let shape = Shape {
             team: random.random_range(1..=2),
@@ -98,7 +109,8 @@ impl Case {
         };
         // The lossy network carries no messages of a node to itself, which publications between its threads are.
         let is_lossy = random.random_range(0..16) == 0 && !shape.publications;
-        let conditions = Conditions {
+        let mut conditions = Conditions {
+            protocol,
             schedule: seed,
             network: if is_lossy { NetworkChoice::Lossy } else { NetworkChoice::Shuffled },
             tracking: if random.random_bool(0.5) { WriteTracking::Async } else { WriteTracking::Fault },
@@ -110,7 +122,20 @@ impl Case {
             homes: HomePolicy::ALL[random.random_range(0..3)],
             migrants: random.random_bool(0.5),
         };
-        Case { program: generate(seed, shape), conditions }
+        let mut program = generate(seed, shape);
+        if random.random_range(0..6) == 0 {
+            program.regions.iter_mut().for_each(|region| region.placement = Placement::FirstTouch);
+        }
+        if let [only] = trackings_of(protocol) {
+            conditions.tracking = *only;
+        }
+        if !matches!(protocol, Protocol::Hlrc | Protocol::Adaptive | Protocol::Aurc) {
+            conditions.reach = Reach::Nobody;
+        }
+        if !protocol.can_move_homes() {
+            conditions.homes = HomePolicy::Fixed;
+        }
+        Case { program, conditions }
     }
 }
 
@@ -143,22 +168,35 @@ pub struct Kept {
     pub notices: usize,
 }
 
+/// The protocol as a node has it under the conditions.
+fn coherence(conditions: &Conditions, me: NodeId, limits: Limits) -> Box<dyn Coherence> {
+    let Conditions { protocol, reach, rest_after, homes, migrants, .. } = *conditions;
+    let reached = NodeId::all(limits.nodes).filter(|node| *node != me && reach.includes(me, *node));
+    let eager = |mode| Box::new(Erc::new(mode).moving_homes(homes).moving_after(SOON));
+    match protocol {
+        Protocol::Hlrc => {
+            let hlrc = Hlrc::new().resting_after(rest_after).reading_from(reached);
+            let hlrc = hlrc.moving_homes(homes).moving_after(SOON);
+            Box::new(if migrants { hlrc.following_migrants() } else { hlrc })
+        }
+        Protocol::ErcInvalidate => eager(Mode::Invalidate),
+        Protocol::ErcUpdate => eager(Mode::Update),
+        Protocol::Adaptive | Protocol::Aurc | Protocol::Lrc | Protocol::Sc => protocol.coherence(reached),
+    }
+}
+
 /// Runs a case, with a planted bug or without, and holds it against everything that a program without races is promised.
 ///
 /// # Errors
 /// What is wrong.
 pub fn examine(case: &Case, mutant: Option<Mutant>) -> Result<Kept, Wrong> {
-    let Conditions { schedule, network, tracking, reach, rest_after, below_max, homes, migrants } =
-        case.conditions;
+    let Conditions { protocol, schedule, network, tracking, reach, below_max, .. } = case.conditions;
     let one_sided = reach != Reach::Nobody;
     let mutation: Box<dyn Mutation> = mutant.map_or_else(|| Box::new(Faithful) as _, Mutant::plant);
     let options = Options { network, one_sided, mutation, ..Options::seeded(schedule, tracking) };
     let engine = |me, limits: Limits, tracking| {
-        let reached = NodeId::all(limits.nodes).filter(|node| *node != me && reach.includes(me, *node));
-        let protocol = Hlrc::new().resting_after(rest_after).reading_from(reached);
-        let protocol = protocol.moving_homes(homes).moving_after(SOON);
-        let protocol = if migrants { protocol.following_migrants() } else { protocol };
-        Consistency::new(me, limits, tracking, Box::new(protocol)).telling().meeting_below(below_max)
+        let protocol = coherence(&case.conditions, me, limits);
+        Consistency::new(me, limits, tracking, protocol).telling().meeting_below(below_max)
     };
     let ended = Cluster::new(&case.program, engine, options).run()?;
     let execution = ended.execution();
@@ -170,7 +208,8 @@ pub fn examine(case: &Case, mutant: Option<Mutant>) -> Result<Kept, Wrong> {
     if let Some(violation) = verdict.violations.first() {
         return Err(inconsistent(&violation.explanation));
     }
-    let findings = page_axioms::judge(&ended.run, &Rules::hlrc(one_sided));
+    let rules = Rules { one_sided, ..Rules::of(protocol.name()) };
+    let findings = page_axioms::judge(&ended.run, &rules);
     if let Some(breach) = findings.breaches.first() {
         return Err(Wrong::Inconsistent(format!("{}: {}", breach.axiom, breach.explanation)));
     }
@@ -188,7 +227,8 @@ fn judge_sequentially(execution: &Execution, schedule: u64) -> Result<(), Wrong>
 }
 
 /// The command that runs a seed again, shrinks it and explains it.
-pub fn replay_command(seed: u64, mutant: Option<Mutant>) -> String {
+pub fn replay_command(protocol: Protocol, seed: u64, mutant: Option<Mutant>) -> String {
     let mutant = mutant.map_or(String::new(), |mutant| format!(" {mutant:?}"));
-    format!("cargo run --release -p hiroba-check --example swarm -- {seed}{mutant}")
+    let protocol = if protocol == Protocol::Hlrc { "" } else { &format!("--protocol {} ", protocol.name()) };
+    format!("cargo run --release -p hiroba-check --example swarm -- {protocol}{seed}{mutant}")
 }

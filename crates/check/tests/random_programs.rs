@@ -5,6 +5,7 @@ use std::ops::Range;
 use hiroba_check::mutant::Mutant;
 use hiroba_check::shrink::{Listing, instructions, shrink};
 use hiroba_check::swarm::{Case, examine, replay_command};
+use hiroba_protocol::Protocol;
 
 /// Seeds of each test; more by `cargo run --release -p hiroba-check --example swarm -- FIRST..END`.
 const SEEDS: u64 = 3000;
@@ -14,7 +15,9 @@ fn explore(seeds: Range<u64>) {
     for seed in seeds {
         match examine(&Case::of(seed), None) {
             Ok(kept) => (loads, notices) = (loads + kept.loads as u64, notices + kept.notices as u64),
-            Err(wrong) => panic!("seed {seed}: {wrong}\nreplay it by: {}", replay_command(seed, None)),
+            Err(wrong) => {
+                panic!("seed {seed}: {wrong}\nreplay it by: {}", replay_command(Protocol::Hlrc, seed, None))
+            }
         }
     }
     assert!(loads > 20 * SEEDS && notices > 20 * SEEDS, "{loads} loads and {notices} notices judge little");
@@ -58,5 +61,16 @@ fn what_fails_shrinks_to_a_small_litmus_program() {
         );
         assert!(count <= 12, "{mutant:?} shrinks to {count} instructions only:\n{}", Listing(&small));
         assert!(examine(&small, Some(mutant)).is_err() && examine(&small, None).is_ok());
+    }
+}
+
+#[test]
+fn every_protocol_keeps_what_it_promises_under_random_conditions() {
+    for protocol in Protocol::ALL {
+        for seed in 0..150 {
+            if let Err(wrong) = examine(&Case::under(protocol, seed), None) {
+                panic!("seed {seed}: {wrong}\nreplay it by: {}", replay_command(protocol, seed, None));
+            }
+        }
     }
 }

@@ -612,6 +612,51 @@ fn the_time_of_several_threads_adds_up() {
     adds_up(&statistics(1, &["-t", "2"], &in_runs, &["2"]));
 }
 
+/// Homes are where pages are touched first: from then on they cost nothing, however often they are written.
+#[test]
+fn pages_go_to_who_touches_them_first() {
+    let program = compile("tests/programs/first_touch.c");
+    let (pages, rounds) = (3 * 40, 40);
+    for protocol in ["hlrc", "adaptive", "erc-invalidate", "erc-update"] {
+        for options in [&["--fabric", "udp"][..], &["--fabric", "shm"], BAD_NETWORK] {
+            let options = [options, &["--protocol", protocol, "--page-size", "4K"]].concat();
+            let counters = statistics(3, &options, &program, &[&rounds.to_string()]).total.counters;
+            assert_eq!(counters.home_migrations, pages, "{options:?}");
+            // Some more than the first round takes, since pages come ahead of first touches, and copies that nobody reads are updated for a while.
+            let fetched = counters.pages_fetched + counters.pages_prefetched;
+            assert!(fetched < pages * rounds / 4, "{options:?}: {fetched} pages fetched");
+            assert!(counters.diffs_made < pages * rounds / 4, "{options:?}: {} diffs", counters.diffs_made);
+        }
+    }
+    // Nothing moves where homes stay, or do not matter.
+    for protocol in ["aurc", "lrc", "sc"] {
+        let run = statistics(3, &["--protocol", protocol], &program, &["2"]);
+        assert_eq!(run.total.counters.home_migrations, 0, "{protocol}");
+    }
+    let output = run(2, &["--protocol", "aurc"], &program, &["2"]);
+    let said = String::from_utf8(output.stderr).expect("sentences");
+    assert_eq!(said.matches("consecutive blocks where homes cannot move").count(), 1, "{said}");
+    in_every_way(3, &[], &program, &["6"]);
+}
+
+#[test]
+fn pages_that_are_read_in_equal_steps_come_ahead() {
+    let program = compile("tests/programs/strides.c");
+    for protocol in ["hlrc", "adaptive", "aurc", "erc-invalidate", "erc-update"] {
+        for (step, pages) in [("1", 600), ("3", 200), ("7", 86), ("-1", 600), ("-4", 150)] {
+            let options = ["--protocol", protocol, "--fabric", "udp", "--page-size", "4K"];
+            let counters = statistics(2, &options, &program, &[step]).total.counters;
+            let (waited, ahead) = (counters.pages_fetched, counters.pages_prefetched);
+            // Whoever comes to a page that is on its way waits for it, so how many wait depends on who is faster; how many are asked for does not.
+            assert!(
+                waited + ahead >= pages && waited + ahead <= pages + 64,
+                "{protocol}, {step}: {counters:?}"
+            );
+            assert!(counters.messages_sent < pages, "{protocol}, {step}: {counters:?}");
+        }
+    }
+}
+
 #[test]
 fn injected_loss_is_repaired_and_counted() {
     let program = compile("tests/programs/barrier.c");

@@ -4,6 +4,7 @@
 //! runtime's view alone, which never faults.
 
 use std::collections::VecDeque;
+use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::{self, Relaxed};
 use std::time::{Duration, Instant};
 
@@ -45,6 +46,9 @@ const HOLD: Duration = Duration::from_micros(50);
 
 /// The same where the thread must first be woken, or given a processor.
 const HOLD_FOR_SLEEPERS: Duration = Duration::from_micros(100);
+
+/// Of work on single pages one in so many is timed, and counts for all: to tell the time twice costs about a tenth of a comparison.
+const TIMED_ONE_IN: u64 = 16;
 
 /// Since when which thread waits for a granule, for the account.
 pub(crate) struct EventFault {
@@ -165,11 +169,8 @@ impl Runtime {
             }
             Effect::DropTwin { page } => _ = core.twins.remove(page),
             Effect::Twin { page, page_bytes } => {
-                let began = Instant::now();
-                core.twins.make(page, page_bytes as usize);
-                tallies.twin_ns.fetch_add(began.elapsed().as_nanos() as u64, Relaxed);
+                timed(&tallies.twins_made, &tallies.twin_ns, || core.twins.make(page, page_bytes as usize));
                 self.trace_fact(|| Event::Twinned { page });
-                tallies.twins_made.fetch_add(1, Relaxed);
             }
             Effect::Diff { page, keep_twin } => {
                 let runs = self.make_diff(core, page, keep_twin);
@@ -183,19 +184,7 @@ impl Runtime {
                 core.engine.handle_done(Done::DiffedEarly { page, runs });
             }
             Effect::Apply { page, runs } => {
-                let began = Instant::now();
-                let mut written = Ok(());
-                let whole = diff::apply(&runs, PageSize::MIB_2.bytes(), |offset, bytes| {
-                    if written.is_ok() {
-                        written = self.memory.write(page, offset, bytes);
-                        // What came from others is none of this node's own writes.
-                        core.twins.patch(page, offset, bytes);
-                    }
-                });
-                debug_assert!(whole.is_ok(), "the engine has checked the diff");
-                self.or_fatal(written);
-                tallies.apply_ns.fetch_add(began.elapsed().as_nanos() as u64, Relaxed);
-                tallies.updates_applied.fetch_add(1, Relaxed);
+                timed(&tallies.updates_applied, &tallies.apply_ns, || self.apply(core, page, &runs));
             }
             Effect::Install { pages, content, merge, fetched, prefetched } => {
                 let content = match content {
@@ -281,8 +270,28 @@ impl Runtime {
         PageRange { first: page, count: u64::from(page_bytes / self.limits.granule_bytes) }
     }
 
+    fn apply(&self, core: &mut Core, page: PageId, runs: &[u8]) {
+        let mut written = Ok(());
+        let whole = diff::apply(runs, PageSize::MIB_2.bytes(), |offset, bytes| {
+            if written.is_ok() {
+                written = self.memory.write(page, offset, bytes);
+                // What came from others is none of this node's own writes.
+                core.twins.patch(page, offset, bytes);
+            }
+        });
+        debug_assert!(whole.is_ok(), "the engine has checked the diff");
+        self.or_fatal(written);
+    }
+
     fn make_diff(&self, core: &mut Core, page: PageId, keep_twin: bool) -> Vec<u8> {
-        let began = Instant::now();
+        let tallies = &self.account.tallies;
+        let runs = timed(&tallies.diffs_made, &tallies.diff_ns, || self.compare(core, page, keep_twin));
+        self.trace_fact(|| Event::Diffed { page, bytes: runs.len() as u32 });
+        tallies.diff_bytes.fetch_add(runs.len() as u64, Relaxed);
+        runs
+    }
+
+    fn compare(&self, core: &mut Core, page: PageId, keep_twin: bool) -> Vec<u8> {
         let mut runs = Vec::new();
         let changed = core.twins.changed_lines(page, &mut core.changed_lines);
         let twin = core.twins.get(page).expect("a page that is compared has a twin");
@@ -307,10 +316,6 @@ impl Runtime {
             });
             debug_assert!(whole.is_ok(), "the diff was made here");
         }
-        self.trace_fact(|| Event::Diffed { page, bytes: runs.len() as u32 });
-        self.account.tallies.diff_ns.fetch_add(began.elapsed().as_nanos() as u64, Relaxed);
-        self.account.tallies.diffs_made.fetch_add(1, Relaxed);
-        self.account.tallies.diff_bytes.fetch_add(runs.len() as u64, Relaxed);
         runs
     }
 
@@ -416,9 +421,20 @@ fn joined(spans: Vec<PageRange>) -> Vec<PageRange> {
     wider
 }
 
+/// Does and counts some work on a page, and times it now and then.
+fn timed<T>(count: &AtomicU64, nanos: &AtomicU64, work: impl FnOnce() -> T) -> T {
+    let is_timed = count.fetch_add(1, Relaxed) % TIMED_ONE_IN == TIMED_ONE_IN / 2;
+    let began = is_timed.then(Instant::now);
+    let done = work();
+    if let Some(began) = began {
+        nanos.fetch_add(began.elapsed().as_nanos() as u64 * TIMED_ONE_IN, Relaxed);
+    }
+    done
+}
+
 /// Operates on a word that other threads may operate on too. Relaxed would do for the protocol, which orders by
 /// messages; threads of this node that load the word plainly after it are served better by acquire-release.
-fn operate(word: &std::sync::atomic::AtomicU64, operation: AtomicOperation) -> AtomicOutcome {
+fn operate(word: &AtomicU64, operation: AtomicOperation) -> AtomicOutcome {
     const ORDER: Ordering = Ordering::AcqRel;
     match operation {
         AtomicOperation::Load => {

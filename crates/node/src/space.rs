@@ -123,6 +123,12 @@ impl Runtime {
         Ok(address)
     }
 
+    /// Whether [`Placement::FirstTouch`] is more than consecutive blocks under this protocol (the job's when `None`), or no protocol
+    /// could make more of it: without homes that collect diffs nothing depends on them.
+    pub fn can_place_by_first_touch(&self, protocol: Option<Protocol>) -> bool {
+        protocol.unwrap_or(self.protocol()) != Protocol::Aurc && !self.looks_for_races()
+    }
+
     fn granule_bytes(&self) -> u64 {
         self.memory.granule().bytes() as u64
     }

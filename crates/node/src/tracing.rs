@@ -300,7 +300,7 @@ impl Runtime {
             let homes = match placement {
                 Placement::On(node) => vec![(node, pages.max(1))],
                 Placement::Cyclic => nodes().map(|node| (node, 1)).collect(),
-                Placement::Block => {
+                Placement::Block | Placement::FirstTouch => {
                     let each = pages.div_ceil(u64::from(self.nodes())).max(1);
                     nodes().map(|node| (node, each)).collect()
                 }

@@ -289,6 +289,11 @@ pub trait Coherence: Debug + Send {
     /// Before anything else: lets homes move by this policy, where the protocol can do that.
     fn move_homes(&mut self, _policy: HomePolicy) {}
 
+    /// Whether pages can get other homes than those where their region places them.
+    fn can_move_homes(&self) -> bool {
+        false
+    }
+
     /// What the program may do with a page without a fault.
     fn access(&self, page: PageId) -> Access;
 

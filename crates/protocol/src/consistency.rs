@@ -331,6 +331,10 @@ impl Consistency {
 
     /// Declares a region that the protocol of this number keeps coherent, but for what is mapped.
     fn place_region(&mut self, index: usize, region: PageRange, page_size: PageSize, placement: Placement) {
+        let placement = match placement {
+            Placement::FirstTouch if !self.protocols.all[index].can_move_homes() => Placement::Block,
+            other => other,
+        };
         let granule_bytes = self.site.limits.granule_bytes;
         let granules_per_page = page_size.bytes() as u64 / u64::from(granule_bytes);
         let rule = self.protocols.mapping.filter(|_| self.protocols.all[index].maps_homes());
@@ -649,31 +653,31 @@ fn subject(message: &Message<'_>, is_known: impl Fn(PageId) -> bool) -> Option<S
 /// Messages.
 impl Consistency {
     fn subject(&self, message: &Message<'_>) -> Option<Subject> {
-        subject(message, |page| self.site.homes.locate(page).is_some())
+        subject(message, |page| self.site.homes.is_allocated(page))
     }
 
     /// Keeps what is said to a home whose sender's earlier words are kept, or not handled yet: a later diff must not be applied before an earlier
     /// one, nor a page be served without diffs that its reader has sent. Whether it did.
     fn comes_behind_kept(&mut self, from: NodeId, message: &Message<'_>) -> bool {
-        if !self.subject(message).is_some_and(|subject| subject.is_for_home) {
-            return false;
-        }
-        let waits = |kept: &(NodeId, Vec<u8>)| kept.0 == from;
         if self.comes_behind_ahead(from, message) {
             return true;
         }
-        if self.site.out.kept().any(waits) {
+        let waits = |kept: &(NodeId, Vec<u8>)| kept.0 == from;
+        let is_behind = self.site.out.kept().any(waits) && self.is_for_home(message);
+        if is_behind {
             self.site.out.keep([(from, message.encode())]);
-        } else {
-            return false;
         }
-        true
+        is_behind
+    }
+
+    fn is_for_home(&self, message: &Message<'_>) -> bool {
+        self.subject(message).is_some_and(|subject| subject.is_for_home)
     }
 
     /// Keeps what is said to a home behind what its sender said too early. Whether it did.
     fn comes_behind_ahead(&mut self, from: NodeId, message: &Message<'_>) -> bool {
-        let is_behind = self.site.ahead.iter().any(|(sender, _)| *sender == from)
-            && self.subject(message).is_some_and(|subject| subject.is_for_home);
+        let is_behind =
+            self.site.ahead.iter().any(|(sender, _)| *sender == from) && self.is_for_home(message);
         if is_behind {
             self.site.ahead.push((from, message.encode()));
         }

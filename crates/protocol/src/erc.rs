@@ -126,6 +126,8 @@ pub struct Erc {
     next_transaction: u64,
     /// Pages homed here that others have modified since the last barrier, where homes move by that.
     modified: PageSet,
+    /// Pages homed here that are to go to the node that was the first to touch them.
+    first_touched: BTreeMap<PageId, NodeId>,
     ahead: Ahead,
     first_touches: FirstTouches,
 }
@@ -145,6 +147,8 @@ struct Page {
     known_home: NodeId,
     /// How often the home has moved, as far as that is known here.
     moves: u32,
+    /// On the page's base, where it goes to whoever is the first to touch it: it has been touched.
+    is_touched: bool,
     /// On the page's home.
     directory: Option<Box<Directory>>,
     /// On the page's base: what was said to a home that had given the page to one that has yet to say so. At most what every thread of
@@ -163,6 +167,7 @@ impl Page {
             updates_before_rest: UPDATES_BEFORE_REST,
             known_home: base,
             moves: 0,
+            is_touched: false,
             directory: (me == base).then(Box::default),
             kept: Vec::new(),
         }
@@ -200,6 +205,7 @@ impl Erc {
             transactions: FxHashMap::default(),
             next_transaction: 0,
             modified: PageSet::new(),
+            first_touched: BTreeMap::new(),
             ahead: Ahead::default(),
             first_touches: FirstTouches::default(),
         }
@@ -272,6 +278,7 @@ impl Erc {
             let access = page.access;
             self.protect(site, page_id, access);
         } else if page.directory.is_some() {
+            self.note_touch(site, site.me, page_id);
             self.give_home_page(site, page_id, wanted);
         } else if page.valid {
             if page.access == Access::None {
@@ -300,6 +307,7 @@ impl Erc {
         for page_id in given.iter() {
             self.page(site, page_id).access = Access::Write;
         }
+        self.note_touch(site, site.me, touched.page);
         site.protect_all(&given, Access::Write);
     }
 
@@ -345,6 +353,23 @@ impl Erc {
             && !std::mem::replace(&mut fetch.asked, true)
         {
             site.out.send(home, &Message::CopyRequest { page: page_id, requester: me });
+        }
+    }
+
+    /// Asks for those of the pages that are not here, and that nobody waits for.
+    fn ask_ahead(&mut self, site: &mut Site, pages: Vec<PageId>) {
+        let mut homes: BTreeMap<NodeId, PageSet> = BTreeMap::new();
+        for page_id in pages {
+            let is_flushing = self.flushing.contains(page_id);
+            let page = self.page(site, page_id);
+            if !page.valid && page.fetch.is_none() && !is_flushing {
+                page.fetch = Some(Fetch { asked: true, ..Fetch::default() });
+                homes.entry(page.known_home).or_default().insert(page_id);
+            }
+        }
+        for (home, pages) in homes {
+            let wanted = vec![PagesWanted { needed: VersionVector::new(), pages }];
+            site.out.send(home, &Message::PagesRequest { wanted, descending: false });
         }
     }
 
@@ -582,6 +607,10 @@ impl Coherence for Erc {
         self.policy = policy;
     }
 
+    fn can_move_homes(&self) -> bool {
+        true
+    }
+
     fn access(&self, page: PageId) -> Access {
         self.pages.get(&page).map_or(Access::None, |page| page.access)
     }
@@ -601,19 +630,7 @@ impl Coherence for Erc {
     fn prefetch(&mut self, site: &mut Site, pages: PageRange) {
         let located: Vec<PageId> =
             site.homes.pages_in(pages).take(HINTED_PAGES_MAX).map(|located| located.page).collect();
-        let mut homes: BTreeMap<NodeId, PageSet> = BTreeMap::new();
-        for page_id in located {
-            let is_flushing = self.flushing.contains(page_id);
-            let page = self.page(site, page_id);
-            if !page.valid && page.fetch.is_none() && !is_flushing {
-                page.fetch = Some(Fetch { asked: true, ..Fetch::default() });
-                homes.entry(page.known_home).or_default().insert(page_id);
-            }
-        }
-        for (home, pages) in homes {
-            let wanted = vec![PagesWanted { needed: VersionVector::new(), pages }];
-            site.out.send(home, &Message::PagesRequest { wanted, descending: false });
-        }
+        self.ask_ahead(site, located);
     }
 
     fn handle_message(
@@ -683,6 +700,7 @@ impl Coherence for Erc {
     }
 
     fn handle_meeting(&mut self, site: &mut Site, _: &hiroba_base::VectorTimestamp) {
+        self.place_touched(site);
         self.move_modified(site);
     }
 }

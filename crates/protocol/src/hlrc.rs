@@ -170,6 +170,8 @@ struct Page {
     unguarded_left: u8,
     /// Home: threads have operated on atomic words in it.
     has_words: bool,
+    /// Where it goes to whoever is the first to touch it: this node, which sees that, has seen it.
+    is_touched: bool,
     /// A request is under way (copy), or diffs are awaited (home): who waits, and for which access.
     fetch: Option<Fetch>,
     /// Whether it is read after barriers. Unused on the home.
@@ -304,6 +306,7 @@ impl Hlrc {
             page.wait(wanted, waiter);
             return;
         } else if home == site.me {
+            self.note_touch(site, site.me, page_id);
             self.grant_home_access(site, located, wanted);
         } else if page.valid {
             let rested = page.access == Access::None;
@@ -389,7 +392,10 @@ impl Hlrc {
 
     fn serve(&mut self, site: &mut Site, page_id: PageId, request: HomeRequest) {
         match request {
-            HomeRequest::Page(to) => self.send_pages(site, to, &[page_id]),
+            HomeRequest::Page(to) => {
+                self.note_touch(site, to, page_id);
+                self.send_pages(site, to, &[page_id]);
+            }
             HomeRequest::Atomic { client, offset, operation } => {
                 self.pages.entry(page_id).or_default().has_words = true;
                 self.atomics.push_back((client, page_id, offset));
@@ -440,6 +446,8 @@ impl Hlrc {
     ) {
         change_frame(site, page_id, writer, seq, runs);
         self.moves.note_modified(page_id, writer, runs.len());
+        // It may have come there with others before anybody touched it.
+        self.note_touch(site, writer, page_id);
         let page = self.pages.entry(page_id).or_default();
         page.held.advance(writer, seq);
         page.needed.retain_beyond(&page.held);
@@ -500,7 +508,7 @@ impl Hlrc {
         let mut copies = Vec::new();
         for page_id in written.iter() {
             let home_here = site.is_home(page_id);
-            if home_here {
+            if home_here && self.moves.are_on(site) {
                 self.moves.note_written_here(page_id, site.me, site.page_bytes(page_id));
             }
             let page = self.pages.entry(page_id).or_default();
@@ -642,6 +650,10 @@ impl Coherence for Hlrc {
         self.reach.is_some()
     }
 
+    fn can_move_homes(&self) -> bool {
+        !self.looks_for_races
+    }
+
     fn access(&self, page: PageId) -> Access {
         self.pages.get(&page).map_or(Access::None, |page| page.access)
     }
@@ -668,7 +680,7 @@ impl Coherence for Hlrc {
         from: NodeId,
         message: &Message<'_>,
     ) -> Result<(), ProtocolError> {
-        if self.moves.are_on() && is_for_next_home(site, message) {
+        if self.moves.are_on(site) && is_for_next_home(site, message) {
             site.ahead.push((from, message.encode()));
             return Ok(());
         }

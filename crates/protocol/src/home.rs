@@ -121,6 +121,7 @@ pub struct HomeMap {
     nodes: u16,
     /// Disjoint, by ascending first granule.
     regions: Vec<Region>,
+    has_first_touches: bool,
     /// Pages that are not where their region places them.
     moved: FxHashMap<PageId, NodeId>,
 }
@@ -132,6 +133,8 @@ struct Region {
     whole: PageRange,
     granules_per_page: u64,
     placement: Placement,
+    /// How many of its pages follow each other on one node, where it is placed in blocks.
+    pages_per_block: u64,
 }
 
 /// Where a granule belongs.
@@ -155,7 +158,7 @@ impl Located {
 impl HomeMap {
     /// No page is allocated yet.
     pub fn new(nodes: u16) -> HomeMap {
-        HomeMap { nodes, regions: Vec::new(), moved: FxHashMap::default() }
+        HomeMap { nodes, regions: Vec::new(), has_first_touches: false, moved: FxHashMap::default() }
     }
 
     /// Declares a region of whole pages, which must not overlap another one.
@@ -172,12 +175,15 @@ impl HomeMap {
         granules_per_page: u64,
         placement: Placement,
     ) {
+        assert!(granules_per_page.is_power_of_two(), "a page is a power of two of granules");
         assert!(whole.count.is_multiple_of(granules_per_page), "a region consists of whole pages");
         let at = self.regions.partition_point(|region| region.granules.first < granules.first);
         let clear_left = at == 0 || self.regions[at - 1].granules.end() <= granules.first;
         let clear_right = self.regions.get(at).is_none_or(|region| granules.end() <= region.granules.first);
         assert!(clear_left && clear_right, "regions must not overlap");
-        self.regions.insert(at, Region { granules, whole, granules_per_page, placement });
+        self.has_first_touches |= placement == Placement::FirstTouch;
+        let region = Region::new(granules, whole, granules_per_page, placement, self.nodes);
+        self.regions.insert(at, region);
     }
 
     /// The runs of pages of one home that a region of `granules` will have, in order: where it has not been added, too.
@@ -188,9 +194,9 @@ impl HomeMap {
         placement: Placement,
     ) -> impl Iterator<Item = (PageRange, NodeId)> + use<> {
         let nodes = u64::from(self.nodes);
-        let region = Region { granules, whole: granules, granules_per_page, placement };
+        let region = Region::new(granules, granules, granules_per_page, placement, self.nodes);
         let length = match placement {
-            Placement::Block => (granules.count / granules_per_page).div_ceil(nodes) * granules_per_page,
+            Placement::Block | Placement::FirstTouch => region.pages_per_block * granules_per_page,
             Placement::Cyclic if nodes > 1 => granules_per_page,
             Placement::Cyclic | Placement::On(_) => granules.count,
         };
@@ -217,6 +223,22 @@ impl HomeMap {
         self.region_of(granule).map(|region| region.locate(granule, u64::from(self.nodes)))
     }
 
+    /// Whether the region of a page has it go to the node that is the first to touch it.
+    pub fn is_by_first_touch(&self, page: PageId) -> bool {
+        self.has_first_touches
+            && self.region_of(page).is_some_and(|region| region.placement == Placement::FirstTouch)
+    }
+
+    /// Whether this node is the one to see who is the first to touch a page, which goes there.
+    pub fn sees_first_touch(&self, me: NodeId, page: PageId) -> bool {
+        self.is_by_first_touch(page) && self.placed(page).is_some_and(|placed| placed.home == me)
+    }
+
+    /// Whether pages of any region go to the node that is the first to touch them.
+    pub fn has_first_touches(&self) -> bool {
+        self.has_first_touches
+    }
+
     /// Gives an allocated page another home.
     pub fn move_page(&mut self, page: PageId, to: NodeId) {
         if self.placed(page).is_some_and(|placed| placed.home == to) {
@@ -224,6 +246,11 @@ impl HomeMap {
         } else {
             self.moved.insert(page, to);
         }
+    }
+
+    /// Whether the granule belongs to a page.
+    pub fn is_allocated(&self, granule: PageId) -> bool {
+        self.region_of(granule).is_some()
     }
 
     /// The page's home; `None` when it is not allocated (or not yet heard of here).
@@ -287,15 +314,26 @@ impl HomeMap {
 }
 
 impl Region {
+    fn new(
+        granules: PageRange,
+        whole: PageRange,
+        granules_per_page: u64,
+        placement: Placement,
+        nodes: u16,
+    ) -> Region {
+        let pages_per_block = (whole.count / granules_per_page).div_ceil(u64::from(nodes)).max(1);
+        Region { granules, whole, granules_per_page, placement, pages_per_block }
+    }
+
     fn locate(&self, granule: PageId, nodes: u64) -> Located {
-        let index = (granule.0 - self.whole.first.0) / self.granules_per_page;
-        let pages = self.whole.count / self.granules_per_page;
+        // Powers of two: this is looked up for every page of every release.
+        let index = (granule.0 - self.whole.first.0) >> self.granules_per_page.trailing_zeros();
         let home = match self.placement {
-            Placement::Block => index / pages.div_ceil(nodes),
+            Placement::Block | Placement::FirstTouch => index / self.pages_per_block,
             Placement::Cyclic => index % nodes,
             Placement::On(node) => u64::from(node.0),
         };
-        let page = PageId(self.whole.first.0 + index * self.granules_per_page);
+        let page = PageId(self.whole.first.0 + (index << self.granules_per_page.trailing_zeros()));
         Located { page, granules: self.granules_per_page, home: NodeId(home as u16) }
     }
 }

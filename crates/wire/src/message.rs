@@ -86,6 +86,8 @@ pub enum Placement {
     Cyclic,
     /// All on one node.
     On(NodeId),
+    /// Each page on the node that is the first to touch it, and until then in consecutive blocks.
+    FirstTouch,
 }
 
 /// A coherence protocol, by the number that all nodes of one build know it by.

@@ -90,6 +90,7 @@ impl Erc {
             return Ok(());
         }
         self.send_copies(site, requester, &[page_id])?;
+        self.note_touch(site, requester, page_id);
         self.note_page_fault(site, requester, page_id);
         Ok(())
     }
@@ -174,6 +175,8 @@ impl Erc {
                 site.out.push(Effect::Apply { page: *page_id, runs: runs.to_vec() });
             }
             self.note_modification(site, writer, *page_id, runs.len());
+            // It may have come there with others before anybody touched it.
+            self.note_touch(site, writer, *page_id);
             changed.push((*page_id, runs.to_vec()));
         }
         let Some((page, _)) = changed.first() else { return Ok(()) };

@@ -1,4 +1,5 @@
-//! Homes move: to who modifies a page most, at barriers, or to who faults on it most.
+//! Homes move: to who modifies a page most, at barriers, or to who faults on it most; and once, at a barrier, to who was the first to touch it
+//! where its region is placed so.
 //!
 //! The page's **base**, the node where its region places it, is fixed, and always knows the current home. The home hands a page over
 //! to a node that has a copy of it, so only the directory travels, and the former home keeps its frame as a copy. The new home tells the base.
@@ -96,6 +97,30 @@ impl Erc {
         directory.used.note(node, 1);
         if directory.used.most_faulting(moves, &threshold) == Some(node) {
             self.hand_over(site, page_id, node);
+        }
+    }
+
+    /// A node touches a page that is homed here, or has written it.
+    pub(super) fn note_touch(&mut self, site: &Site, node: NodeId, page_id: PageId) {
+        if site.homes.sees_first_touch(site.me, page_id)
+            && !std::mem::replace(&mut self.page(site, page_id).is_touched, true)
+            && node != site.me
+        {
+            self.first_touched.insert(page_id, node);
+        }
+    }
+
+    /// A barrier: pages go where they were touched first, unless a copy is not there any more. Where a change is still being told, at the
+    /// next barrier.
+    pub(super) fn place_touched(&mut self, site: &mut Site) {
+        for (page_id, to) in std::mem::take(&mut self.first_touched) {
+            let is_written = self.written.contains(page_id);
+            match &self.page(site, page_id).directory {
+                Some(directory) if is_written || !directory.unsettled.is_empty() => {
+                    self.first_touched.insert(page_id, to);
+                }
+                _ => self.hand_over(site, page_id, to),
+            }
         }
     }
 

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use hiroba_base::{Access, NodeId, PageId, PageRange, PageSet, VersionVector};
 use hiroba_wire::{Message, PAGES_PER_MESSAGE_MAX, PageCopy, PagesWanted};
 
-use super::{Fetch, Hlrc, HomeRequest, PendingRequest};
+use super::{Fetch, Hlrc, HomeRequest, Page, PendingRequest};
 use crate::coherence::Site;
 use crate::home::Located;
 use crate::{Effect, Fact, NewContent, PageToSend, ProtocolError, unexpected};
@@ -23,7 +23,7 @@ pub(super) const GROUPS_SEARCHED: usize = 8;
 impl Hlrc {
     /// Begins to fetch one page, which somebody waits for: from the home's frame, or by message.
     pub(super) fn request_page(&mut self, site: &mut Site, home: NodeId, page_id: PageId) {
-        if self.may_read(home, page_id) {
+        if self.may_read(site, home, page_id) {
             self.read_pages(site, home, vec![page_id]);
         } else {
             self.ask_for_page(site, home, page_id);
@@ -38,16 +38,28 @@ impl Hlrc {
         }
         for (home, pages) in homes {
             let (read, asked): (Vec<_>, Vec<_>) =
-                pages.into_iter().partition(|page_id| self.may_read(home, *page_id));
+                pages.into_iter().partition(|page_id| self.may_read(site, home, *page_id));
             self.read_pages(site, home, read);
             self.ask_for_pages(site, home, &asked, descending);
         }
     }
 
     /// Whether the page may be read from its home's frame: not while diffs of this node's may be on their way that the home will not publish, which
-    /// a request follows on their link; nor the first time after it has moved, when its content may still be on its way to the home.
-    fn may_read(&self, home: NodeId, page_id: PageId) -> bool {
-        self.reach.includes(home) && !self.sent_early.contains(page_id) && !self.moves.is_unfetched(page_id)
+    /// a request follows on their link; nor the first time after it has moved, when its content may still be on its way to the home; nor
+    /// when this may be the page's first touch, of which its home is to hear.
+    fn may_read(&self, site: &Site, home: NodeId, page_id: PageId) -> bool {
+        self.reach.includes(home)
+            && !self.sent_early.contains(page_id)
+            && !self.moves.is_unfetched(page_id)
+            && !self.may_be_first_touch(site, page_id)
+    }
+
+    /// Whether somebody waits for a page of which this node knows nothing, so that it may go to this node.
+    fn may_be_first_touch(&self, site: &Site, page_id: PageId) -> bool {
+        let is_new = |page: &Page| page.held.is_empty() && page.needed.is_empty();
+        let is_demanded = |page: &Page| page.fetch.as_ref().is_some_and(|fetch| fetch.demanded);
+        site.homes.is_by_first_touch(page_id)
+            && self.pages.get(&page_id).is_some_and(|page| is_new(page) && is_demanded(page))
     }
 
     /// Asks for pages in as few messages as they fit.
@@ -60,7 +72,10 @@ impl Hlrc {
     ) {
         for pages in pages.chunks(PAGES_PER_MESSAGE_MAX as usize) {
             match pages {
-                [page_id] => self.ask_for_page(site, home, *page_id),
+                // A request for one page alone says that somebody has touched it.
+                [page_id] if !site.homes.is_by_first_touch(*page_id) => {
+                    self.ask_for_page(site, home, *page_id);
+                }
                 pages => {
                     let wanted = self.wanted(pages);
                     site.out.send(home, &Message::PagesRequest { wanted, descending });

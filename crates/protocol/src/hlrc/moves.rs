@@ -32,6 +32,10 @@
 //! coming ([`one_sided`](super::one_sided)). So the first fetch after a move is a message, which waits for the content; by then the frame holds
 //! all that was sent to the last home, and what comes later is published as ever.
 //!
+//! **First touches.** Pages of regions that are placed so ([`Placement::FirstTouch`](hiroba_wire::Placement)) are homed in blocks at first, and each
+//! goes once to the node that has touched it before all others, as soon as it arrives at a collective behind that: whose request that somebody waits
+//! for, or whose diff, came first, or who faulted on it as its home. What is fetched ahead is not touched by that.
+//!
 //! What is bounded: each home has one round of moves under way, of [`MOVES_PER_HOME_MAX`] pages; a queue holds what would have been
 //! applied at once. Pages with atomic words stay: a word's last operations may be in no version yet.
 
@@ -55,6 +59,8 @@ const HANDED_OVER_PER_MESSAGE: usize = 256;
 pub(super) struct Moves {
     policy: HomePolicy,
     threshold: MoveThreshold,
+    /// Pages that are to go to the node that was the first to touch them.
+    first_touched: BTreeMap<PageId, NodeId>,
     /// Who modifies or fetches pages that are homed here.
     used: FxHashMap<PageId, HomeUse>,
     /// How often pages that are homed here have moved.
@@ -76,6 +82,8 @@ pub(super) struct Moves {
 #[derive(Debug)]
 struct Leaving {
     next_homes: BTreeMap<PageId, NodeId>,
+    /// Those of them that go where they were touched first.
+    placed: PageSet,
     /// What the next homes hold of them.
     held: FxHashMap<PageId, VersionVector>,
     /// How many other nodes have yet to hear of it.
@@ -97,8 +105,8 @@ struct Coming {
 }
 
 impl Moves {
-    pub(super) fn are_on(&self) -> bool {
-        self.policy != HomePolicy::Fixed
+    pub(super) fn are_on(&self, site: &Site) -> bool {
+        self.policy != HomePolicy::Fixed || site.homes.has_first_touches()
     }
 
     /// Whether the page is about to get this node for its home.
@@ -202,13 +210,38 @@ impl Hlrc {
         self
     }
 
+    /// A node touches a page that is homed here, or has written it.
+    pub(super) fn note_touch(&mut self, site: &Site, node: NodeId, page_id: PageId) {
+        if site.homes.sees_first_touch(site.me, page_id) {
+            let page = self.pages.entry(page_id).or_default();
+            if !std::mem::replace(&mut page.is_touched, true) && node != site.me {
+                self.moves.first_touched.insert(page_id, node);
+            }
+        }
+    }
+
+    /// Pages that are to go where they were touched first.
+    fn place_touched(&mut self, site: &Site) -> BTreeMap<PageId, NodeId> {
+        let mut next_homes = BTreeMap::new();
+        while (next_homes.len() as u64) < MOVES_PER_HOME_MAX
+            && let Some((page_id, to)) = self.moves.first_touched.pop_first()
+        {
+            let has_words = self.pages.get(&page_id).is_some_and(|page| page.has_words);
+            if site.is_home(page_id) && !has_words {
+                next_homes.insert(page_id, to);
+            }
+        }
+        next_homes
+    }
+
     /// This node arrives at a collective: the pages that others should be the homes of.
     pub(super) fn choose_moves(&mut self, site: &Site) -> Vec<HomeMoves> {
-        if !self.moves.are_on() {
+        if !self.moves.are_on(site) {
             return Vec::new();
         }
         let is_free = self.moves.leaving.is_none();
-        let mut next_homes = BTreeMap::new();
+        let mut next_homes = if is_free { self.place_touched(site) } else { BTreeMap::new() };
+        let placed: PageSet = next_homes.keys().copied().collect();
         let Moves { policy, threshold, used, times, .. } = &mut self.moves;
         used.retain(|page_id, used| {
             let times = times.get(page_id).copied().unwrap_or_default();
@@ -217,7 +250,8 @@ impl Hlrc {
                 HomePolicy::Faults => used.most_faulting(times, threshold),
                 HomePolicy::Fixed => None,
             };
-            let may_leave = is_free && self.pages.get(page_id).is_some_and(|page| !page.has_words);
+            let is_here = |page: &super::Page| !page.has_words && !placed.contains(*page_id);
+            let may_leave = is_free && self.pages.get(page_id).is_some_and(is_here);
             match next_home {
                 Some(to) if may_leave && (next_homes.len() as u64) < MOVES_PER_HOME_MAX => {
                     next_homes.insert(*page_id, to);
@@ -234,7 +268,7 @@ impl Hlrc {
             let unheard = site.limits.nodes - 1;
             let held = FxHashMap::default();
             self.moves.leaving =
-                Some(Leaving { next_homes, held, unheard, is_agreed: false, is_resting: false });
+                Some(Leaving { next_homes, placed, held, unheard, is_agreed: false, is_resting: false });
         }
         moves.into_iter().map(|(to, pages)| HomeMoves { to, pages }).collect()
     }
@@ -395,7 +429,7 @@ impl Hlrc {
 
     /// The last home's part.
     fn hand_over(&mut self, site: &mut Site, leaving: Leaving) {
-        let Leaving { next_homes, held, .. } = leaving;
+        let Leaving { next_homes, placed, held, .. } = leaving;
         let mut of_each: BTreeMap<NodeId, Vec<PageHandedOver>> = BTreeMap::new();
         let mut turns: FxHashMap<PageId, Vec<(u32, u64)>> = FxHashMap::default();
         self.atomic_turns.retain(|(page_id, offset), turn| {
@@ -407,11 +441,13 @@ impl Hlrc {
         });
         for (page_id, to) in &next_homes {
             let page = self.pages.entry(*page_id).or_default();
+            let times = self.moves.times.remove(page_id).unwrap_or_default();
             let has_all = held.get(page_id).is_some_and(|held| held.covers(&page.held));
             let handed = PageHandedOver {
                 page: *page_id,
                 version: page.held.clone(),
-                moves: self.moves.times.remove(page_id).unwrap_or_default().saturating_add(1),
+                // Where it goes first says nothing of whether it goes to and fro.
+                moves: times.saturating_add(u32::from(!placed.contains(*page_id))),
                 // What operations have left in a word may be in no version yet.
                 is_sent: !has_all || page.has_words,
                 has_words: std::mem::take(&mut page.has_words),

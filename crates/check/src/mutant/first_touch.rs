@@ -1,0 +1,59 @@
+//! Planted bugs of first touches ([`Placement::FirstTouch`](hiroba_wire::Placement)): memory stays right, but pages go to the wrong homes.
+
+use hiroba_base::NodeId;
+use hiroba_wire::{Limits, Message, PagesWanted};
+
+use super::Mutation;
+
+/// The catalogue of planted bugs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Mutant {
+    /// A request for pages that nobody has touched yet says that somebody has touched each.
+    AheadIsTouch,
+    /// A request that somebody waits for says that nobody has touched the page yet.
+    TouchIsAhead,
+}
+
+impl Mutant {
+    /// All of them.
+    pub const ALL: [Mutant; 2] = [Mutant::AheadIsTouch, Mutant::TouchIsAhead];
+
+    fn alter<'a>(self, from: NodeId, message: Message<'a>) -> Vec<Message<'a>> {
+        match (self, message) {
+            (Mutant::AheadIsTouch, Message::PagesRequest { wanted, .. }) => {
+                let wanted = wanted.into_iter().flat_map(|PagesWanted { needed, pages }| {
+                    let pages: Vec<_> = pages.iter().collect();
+                    pages.into_iter().map(move |page| (page, needed.clone()))
+                });
+                wanted.map(|(page, needed)| Message::PageRequest { page, needed }).collect()
+            }
+            (Mutant::TouchIsAhead, Message::PageRequest { page, needed }) => {
+                let wanted = vec![PagesWanted { needed, pages: [page].into_iter().collect() }];
+                vec![Message::PagesRequest { wanted, descending: false }]
+            }
+            (Mutant::TouchIsAhead, Message::CopyRequest { page, requester }) if requester == from => {
+                let wanted =
+                    vec![PagesWanted { needed: Default::default(), pages: [page].into_iter().collect() }];
+                vec![Message::PagesRequest { wanted, descending: false }]
+            }
+            (_, other) => vec![other],
+        }
+    }
+}
+
+impl Mutation for Mutant {
+    fn on_send(
+        &mut self,
+        from: NodeId,
+        _to: NodeId,
+        bytes: Vec<u8>,
+        limits: &Limits,
+    ) -> Vec<(Vec<u8>, bool)> {
+        match Message::decode(&bytes, limits) {
+            Ok(message) => {
+                self.alter(from, message).into_iter().map(|message| (message.encode(), false)).collect()
+            }
+            Err(_) => vec![(bytes, false)],
+        }
+    }
+}

@@ -1,0 +1,28 @@
+/*
+ * Proves: what is read in equal steps, upwards or downwards, is read right, however much of it has been fetched ahead. Node 0 fills an array that
+ * is homed on it, and the others read a word of every page that lies a number of pages (the argument) from the one before, backwards if
+ * that is negative. What was fetched how, `hiroba run --stats` counts.
+ */
+#include "check.h"
+
+enum { PAGE_WORDS = 4096 / sizeof(long), PAGES = 600 };
+
+int main(int argc, char **argv)
+{
+    join(&argc, &argv);
+    long step = argc > 1 ? atol(argv[1]) : 1;
+    CHECK(step != 0 && step > -PAGES && step < PAGES, "expected a number of pages as argument");
+    long *words = hiroba_alloc_at(PAGES * PAGE_WORDS * sizeof *words, 0);
+    CHECK(words != NULL, "hiroba_alloc_at: %s", hiroba_error_string());
+    if (hiroba_node() == 0)
+        for (long page = 0; page < PAGES; page++)
+            words[page * PAGE_WORDS + page % PAGE_WORDS] = page + 1;
+    hiroba_barrier();
+    if (hiroba_node() != 0)
+        for (long page = step > 0 ? 0 : PAGES - 1; page >= 0 && page < PAGES; page += step)
+            CHECK(words[page * PAGE_WORDS + page % PAGE_WORDS] == page + 1, "page %ld holds %ld", page,
+                  words[page * PAGE_WORDS + page % PAGE_WORDS]);
+    hiroba_barrier();
+    hiroba_finalize();
+    return 0;
+}
