@@ -49,6 +49,53 @@ static inline void *shared_zeroed(size_t bytes)
     return errno == 0 ? memset(memory, 0, bytes) : NULL;
 }
 
+/*
+ * The same, kept coherent in units of a power of two of bytes: about as many as one thread reads of
+ * another's at once. Collective; units of less than 4 KiB or more than 2 MiB become these.
+ */
+static inline void *shared_in_units(size_t bytes, size_t unit_bytes)
+{
+#if !defined(SEQUENTIAL) && !defined(OPENMP)
+    const size_t least = 4096, most = 2 << 20;
+    hiroba_options options = {0};
+    options.page_bytes = unit_bytes < least ? least : unit_bytes > most ? most : unit_bytes;
+    if (!alone)
+        return hiroba_alloc_with(bytes, &options);
+#endif
+    (void)unit_bytes;
+    return shared_zeroed(bytes);
+}
+
+/* The greatest power of two that is no greater, or 1. */
+static inline size_t power_below(size_t bytes)
+{
+    size_t power = 1;
+    while (power <= bytes / 2)
+        power *= 2;
+    return power;
+}
+
+/* Room for each thread, that it writes and others read whole: in units of its own, on its node. */
+struct parts {
+    char *start;
+    size_t bytes; /* from one part to the next */
+};
+
+/* Parts of so many bytes or more for so many threads. Collective; a NULL `start` if there is no memory. */
+static inline struct parts shared_parts(size_t count, size_t bytes)
+{
+    size_t unit = 4096;
+    while (unit < bytes && unit < 2 << 20)
+        unit *= 2;
+    bytes = (bytes + unit - 1) / unit * unit;
+    return (struct parts){shared_in_units(count * bytes, unit), bytes};
+}
+
+static inline void *part_of(struct parts parts, size_t thread)
+{
+    return parts.start + thread * parts.bytes;
+}
+
 /* Waits for all threads inside `on_all_threads`, for all nodes outside. */
 static inline void barrier(void)
 {
@@ -62,7 +109,7 @@ static inline void barrier(void)
 #endif
 }
 
-enum { LOCKS = 8 };
+enum { LOCKS = 32 };
 #if defined(OPENMP)
 static omp_lock_t locks[LOCKS];
 #endif
@@ -135,6 +182,30 @@ static inline void on_all_threads(void (*work)(void *), void *argument)
     }
 #endif
     work(argument);
+}
+
+static inline void note_thread_count(void *count)
+{
+    if (thread_number() % (thread_count() / (size_t)nodes) == 0) /* the first of its node's */
+        *(size_t *)count = thread_count();
+}
+
+/* How many threads `on_all_threads` calls on. Collective, outside it. */
+static inline size_t threads_in_all(void)
+{
+    size_t count = 1;
+    on_all_threads(note_thread_count, &count);
+    return count;
+}
+
+/* Says that the bytes will be read soon, so that their pages travel together and not one by one. */
+static inline void read_soon(const void *start, size_t bytes)
+{
+#if !defined(SEQUENTIAL) && !defined(OPENMP)
+    if (!alone && bytes != 0)
+        (void)hiroba_prefetch(start, bytes); /* a hint: what does not travel now comes when it is read */
+#endif
+    (void)start, (void)bytes;
 }
 
 /* Seconds since some moment; steady. */

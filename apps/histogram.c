@@ -87,7 +87,8 @@ struct shared {
     int file;
 };
 
-static double reading, elapsed;
+static double reading;
+static struct clocks elapsed;
 static size_t threads;
 
 /* Reads a piece of the file into shared memory; how many of its bytes could not be read. */
@@ -112,7 +113,7 @@ static void work(void *argument)
     struct counts own;
     memset(&own, 0, sizeof own);
     barrier();
-    double start = seconds();
+    struct clocks start = clocks();
     size_t missing = read_piece(s, piece);
     barrier();
     double read_all = seconds();
@@ -125,9 +126,9 @@ static void work(void *argument)
         s->counts->words[length] += own.words[length];
     unlock(SUM_LOCK);
     barrier();
-    if (thread_number() == 0) {
-        reading = read_all - start;
-        elapsed = seconds() - start;
+    if (keeps_time()) {
+        reading = read_all - start.wall;
+        elapsed = since(start);
         threads = thread_count();
     }
 }
@@ -284,8 +285,8 @@ static void report(const struct shared *s)
     printf("threads                  %zu on %d nodes\n", threads, nodes);
     printf("checksum                 %016llx\n", (unsigned long long)checksum);
     printf("seconds to read          %.6f\n", reading);
-    printf("seconds                  %.6f\n", elapsed);
-    printf("bytes per second         %.4g\n", elapsed > 0.0 ? (double)s->size / elapsed : 0.0);
+    print_clocks(elapsed);
+    printf("bytes per second         %.4g\n", elapsed.wall > 0.0 ? (double)s->size / elapsed.wall : 0.0);
     if (words > 0)
         printf("\nwords by length\n");
     print_bars(counts);
@@ -299,6 +300,7 @@ static int run(struct shared *s)
     if (!all_agree())
         return 2;
     on_all_threads(work, s);
+    elapsed = most_of(elapsed);
     if (node == 0) {
         report(s);
         if (check(s))

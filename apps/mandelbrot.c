@@ -9,7 +9,7 @@
  * Whoever has time takes the next number from a shared counter, under a lock, and writes what it
  * finds into the shared picture. The size, the place and the number of parts are those of the
  * second program that the authors of SMS measured: 4096 x 4096 points of 0.3 < x < 0.4,
- * 0.5 < y < 0.6 in 512 parts.
+ * 0.5 < y < 0.6 in 512 parts; theirs iterates z^2 - c, which is what -c minus does.
  *
  * What a point is does not depend on who computes it, so the checksum is the same on any number of
  * nodes, with --sequential, and in the form without Hiroba (see common.h).
@@ -22,31 +22,35 @@ static const double X_FIRST = 0.3, Y_FIRST = 0.5, EDGE = 0.1;
 
 /* The command line's wishes. */
 static long n = 4096, parts = 512, limit = 1000;
-static const char *picture_path = NULL;
+static const char *picture_path = NULL, *sign_word = "plus";
+static double sign = 1.0; /* of c */
 
 static const struct option OPTIONS[] = {
     {"-n", "a number of points an edge", 1, 32768, &n, NULL},
     {"-p", "a number of parts", 1, 1000000, &parts, NULL},
     {"-i", "a number of iterations", 1, 100000000, &limit, NULL},
+    {"-c", "plus or minus", 0, 0, NULL, &sign_word},
     {"-o", "the name of a picture", 0, 0, NULL, &picture_path},
     {NULL, NULL, 0, 0, NULL, NULL},
 };
 
 static void print_help(void)
 {
-    printf("usage: mandelbrot [-n POINTS] [-p PARTS] [-i ITERATIONS] [-o FILE.png] [--sequential]\n"
+    printf("usage: mandelbrot [-n POINTS] [-p PARTS] [-i ITERATIONS] [-c SIGN] [-o FILE.png] "
+           "[--sequential]\n"
            "\n"
            "Computes how fast the points 0.3 < x < 0.4, 0.5 < y < 0.6 escape, and checks the result.\n"
            "\n"
            "  -n POINTS      so many points an edge [%ld]\n"
            "  -p PARTS       in so many parts, which are handed out one by one [%ld]\n"
            "  -i ITERATIONS  points that have not escaped after so many belong to the set [%ld]\n"
+           "  -c SIGN        plus for z^2 + c, minus for z^2 - c, which seldom escapes here [%s]\n"
            "  -o FILE.png    write a picture (by node 0)\n"
            "  --sequential   one thread, without Hiroba\n"
            "  -h, --help     print this help\n"
            "\n"
            "Exit status: 0 the result passed its checks, 1 it did not, 2 bad arguments.\n",
-           n, parts, limit);
+           n, parts, limit, sign_word);
 }
 
 /* ---- The set --------------------------------------------------------------------------------- */
@@ -65,12 +69,12 @@ static const double ESCAPED2 = 65536.0;
 
 static double x_of(size_t column)
 {
-    return X_FIRST + EDGE * ((double)column + 0.5) / (double)n;
+    return sign * (X_FIRST + EDGE * ((double)column + 0.5) / (double)n);
 }
 
 static double y_of(size_t row)
 {
-    return Y_FIRST + EDGE * ((double)row + 0.5) / (double)n;
+    return sign * (Y_FIRST + EDGE * ((double)row + 0.5) / (double)n);
 }
 
 /* How many iterations z -> z^2 + c takes to escape, with a fraction that varies smoothly with c. */
@@ -133,7 +137,8 @@ struct shared {
     } *sums;
 };
 
-static double elapsed;
+static struct clocks elapsed;
+static size_t threads;
 
 static uint64_t compute(const struct shared *s)
 {
@@ -178,11 +183,13 @@ static void work(void *argument)
 {
     const struct shared *s = argument;
     barrier();
-    double start = seconds();
+    struct clocks start = clocks();
     uint64_t mine = compute(s);
     barrier();
-    if (thread_number() == 0)
-        elapsed = seconds() - start;
+    if (keeps_time()) {
+        elapsed = since(start);
+        threads = thread_count();
+    }
     add_up(s, mine);
 }
 
@@ -286,7 +293,9 @@ static struct light colour(const void *data, size_t row, size_t column)
 
 static bool share(struct shared *s)
 {
-    s->values = shared_zeroed((size_t)n * (size_t)n * sizeof *s->values);
+    /* A part is written at once by one thread, and read by others much later: so it travels whole. */
+    size_t part_bytes = (size_t)n / (size_t)parts * (size_t)n * sizeof *s->values;
+    s->values = shared_in_units((size_t)n * (size_t)n * sizeof *s->values, power_below(part_bytes));
     s->taken = shared_zeroed((size_t)parts * sizeof *s->taken);
     s->next = shared_zeroed(sizeof *s->next);
     s->sums = shared_zeroed(sizeof *s->sums);
@@ -300,12 +309,12 @@ static void report(const struct shared *s)
     double points = (double)n * (double)n;
     printf("points                   %ld x %ld\n", n, n);
     printf("parts                    %ld\n", parts);
-    printf("nodes                    %d\n", nodes);
+    printf("threads                  %zu on %d nodes\n", threads, nodes);
     printf("in the set               %.4f %%\n", 100.0 * (double)s->sums->inside / points);
     printf("most parts of a thread   %llu\n", (unsigned long long)s->sums->parts_most);
     printf("checksum                 %016llx\n", (unsigned long long)s->sums->checksum);
-    printf("seconds                  %.6f\n", elapsed);
-    printf("points per second        %.4g\n", elapsed > 0.0 ? points / elapsed : 0.0);
+    print_clocks(elapsed);
+    printf("points per second        %.4g\n", elapsed.wall > 0.0 ? points / elapsed.wall : 0.0);
 }
 
 static int run(void)
@@ -315,6 +324,7 @@ static int run(void)
     if (!all_agree())
         return 1;
     on_all_threads(work, &s);
+    elapsed = most_of(elapsed);
     if (node == 0) {
         report(&s);
         if (check(&s))
@@ -332,6 +342,9 @@ int main(int argc, char **argv)
     if (status != 0)
         return status;
     bool good = parse_options(OPTIONS, argc, argv, &help) && !help;
+    if (good && strcmp(sign_word, "plus") != 0 && strcmp(sign_word, "minus") != 0)
+        good = complain("-c takes plus or minus, not '%.40s'", sign_word);
+    sign = strcmp(sign_word, "minus") == 0 ? -1.0 : 1.0;
     if (good && picture_path != NULL && node == 0)
         can_write(picture_path);
     if (!all_agree())

@@ -59,7 +59,7 @@ struct shared {
     uint64_t *checksum;
 };
 
-static double elapsed;
+static struct clocks elapsed;
 static size_t threads;
 
 static uint64_t entry_of(long step, size_t index)
@@ -117,10 +117,13 @@ static void work(void *argument)
     const size_t me = thread_number(), count = thread_count();
     const struct span own = share_of((size_t)cells, (me + 1) % count, count);
     barrier();
-    double start = seconds();
+    struct clocks start = clocks();
     for (long step = 0; step < steps; step++)
         step_on(s, step, own);
-    double end = seconds();
+    if (keeps_time()) {
+        elapsed = since(start);
+        threads = count;
+    }
     const size_t counters = (size_t)cells, records = counters + (size_t)counter_count;
     uint64_t sum = sum_of(s->field, own, 0) +
                    sum_of(s->counters, own_share((size_t)counter_count), counters) +
@@ -128,10 +131,6 @@ static void work(void *argument)
     lock(0);
     *s->checksum += sum;
     unlock(0);
-    if (me == 0) {
-        elapsed = end - start;
-        threads = count;
-    }
 }
 
 /* ---- Verdict --------------------------------------------------------------------------------- */
@@ -198,8 +197,8 @@ static void report(const struct shared *s)
     printf("steps                    %ld\n", steps);
     printf("threads                  %zu on %d nodes\n", threads, nodes);
     printf("checksum                 %016llx\n", (unsigned long long)*s->checksum);
-    printf("seconds                  %.6f\n", elapsed);
-    printf("cells per second         %.4g\n", elapsed > 0.0 ? updates / elapsed : 0.0);
+    print_clocks(elapsed);
+    printf("cells per second         %.4g\n", elapsed.wall > 0.0 ? updates / elapsed.wall : 0.0);
 }
 
 static int run(void)
@@ -209,6 +208,7 @@ static int run(void)
     if (!all_agree())
         return 1;
     on_all_threads(work, &s);
+    elapsed = most_of(elapsed);
     if (node == 0) {
         report(&s);
         if (check(&s))

@@ -1,36 +1,24 @@
 /*
- * nbody: bodies that attract each other, by direct summation, over the nodes of a Hiroba job.
+ * nbody: bodies that attract each other, by direct summation.
  *
  *     hiroba cc -O3 -march=native -fno-math-errno -o nbody nbody.c -lm
  *     hiroba run -n 4 ./nbody -i data/solar-system.txt
  *
- * Read main() first; `simulate` below is the whole parallel program. Every node owns one block of
- * bodies: it alone writes their positions and velocities, and it reads everybody's positions. So
- * one barrier a step is all the synchronisation there is. Positions are kept twice and used in
- * turn: while a fast node writes those of the next step, a slow one may still read the last.
+ * Read `simulate` first: it is the whole parallel program. Every thread owns one block of bodies:
+ * it alone moves them, and it needs everybody's positions for that. So it leaves theirs for the
+ * others, and one barrier a step is all the synchronisation there is. Positions are left in two
+ * places in turn: while a fast thread writes those of the next step, a slow one may still read the
+ * last.
  *
- * Nothing that is computed depends on how many nodes there are: the forces on a body are summed
+ * Nothing that is computed depends on how many threads there are: the forces on a body are summed
  * over all bodies in their order, and so are the energies. The same input gives the same bits on
- * 1, 2 or 100 nodes, and with --sequential, which makes no call of Hiroba's. The file compiles
- * without Hiroba, too: cc -DSEQUENTIAL -O3 -march=native -fno-math-errno -o nbody nbody.c -lm
+ * 1, 2 or 100 nodes, with --sequential, and in the forms without Hiroba (see common.h).
  *
  * -march=native lets the inner loop use all of a machine's vector width; nodes of one job must run
  * the same executable. -fno-math-errno is what lets a compiler put sqrt() into a vector loop.
  */
 
-#include <errno.h>
-#include <math.h>
-#include <stdarg.h>
-#include <stdbool.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <time.h>
-
-#ifndef SEQUENTIAL
-#include <hiroba.h>
-#endif
+#include "common.h"
 
 /* ---- What is simulated ----------------------------------------------------------------------- */
 
@@ -46,113 +34,22 @@ struct input {
     long steps;
 };
 
-/* The state that the nodes share, one array for each quantity so that loops over bodies vectorise. */
-struct system {
-    size_t bodies;
-    double gravity, softening;
-    const double *mass;
-    double *position[2][3]; /* [parity of the step][axis] */
-    double *velocity[3];
-    double *acceleration[3];
-    double *energy; /* of each body: kinetic, plus half of every pair it is in */
+/* What the threads share. */
+struct shared {
+    const struct input *in;
+    struct parts left[2]; /* positions that a thread leaves for the others: [axis][body of its own] */
+    double *energy;       /* of each body: kinetic, plus half of every pair it is in */
+    double *position[3], *velocity[3], *acceleration[3]; /* of all bodies, in the end */
 };
 
-/* The bodies first <= i < end belong to one node. */
-struct block {
-    size_t first, end;
+/* What one thread works on, one array for each quantity so that loops over bodies vectorise. */
+struct own {
+    size_t first, count; /* of its bodies */
+    double *position[3]; /* of all bodies */
+    double *velocity[3], *acceleration[3]; /* of its own */
 };
 
-static const size_t BODIES_MAX = 10 * 1000 * 1000;
-static const size_t PLUMMER_BODIES = 2000;
-
-/* ---- The machine: Hiroba, or one process alone ----------------------------------------------- */
-
-#ifndef SEQUENTIAL
-static bool alone = false; /* --sequential: nothing below calls Hiroba */
-#endif
-static int node = 0, nodes = 1;
-
-static void *shared_zeroed(size_t bytes)
-{
-#ifndef SEQUENTIAL
-    if (!alone)
-        return hiroba_alloc(bytes);
-#endif
-    return calloc(1, bytes);
-}
-
-static void barrier(void)
-{
-#ifndef SEQUENTIAL
-    if (!alone)
-        hiroba_barrier();
-#endif
-}
-
-/* Says that the bytes will be read soon, so that their pages travel together and not one by one. */
-static void read_soon(const void *start, size_t bytes)
-{
-#ifndef SEQUENTIAL
-    if (!alone)
-        (void)hiroba_prefetch(start, bytes);
-#else
-    (void)start, (void)bytes;
-#endif
-}
-
-static double seconds(void)
-{
-#ifndef SEQUENTIAL
-    if (!alone)
-        return hiroba_wtime();
-#endif
-    struct timespec now;
-    timespec_get(&now, TIME_UTC);
-    return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
-}
-
-static int leave(int status)
-{
-#ifndef SEQUENTIAL
-    if (!alone)
-        hiroba_finalize();
-#endif
-    return status;
-}
-
-/* The first thing found wrong, for the user; empty while all is well. */
-static char complaint[512];
-
-static bool complain(const char *format, ...)
-{
-    va_list arguments;
-    va_start(arguments, format);
-    if (complaint[0] == '\0')
-        vsnprintf(complaint, sizeof complaint, format, arguments);
-    va_end(arguments);
-    return false;
-}
-
-/*
- * Whether no node complains. Each node learns what the others found, so that all go on or all
- * stop, and the first of those that complain says why. Every node writes its own byte of a page.
- */
-static bool all_agree(void)
-{
-    unsigned char *unhappy = shared_zeroed((size_t)nodes);
-    if (unhappy == NULL) {
-        fprintf(stderr, "nbody: no shared memory: %s\n", strerror(errno));
-        return false;
-    }
-    unhappy[node] = complaint[0] != '\0';
-    barrier();
-    int first = 0;
-    while (first < nodes && !unhappy[first])
-        first++;
-    if (first == node)
-        fprintf(stderr, "nbody: %s\n", complaint);
-    return first == nodes;
-}
+enum { BODIES_MAX = 10 * 1000 * 1000, PLUMMER_BODIES = 2000 };
 
 /* ---- Gravity --------------------------------------------------------------------------------- */
 
@@ -167,29 +64,29 @@ static inline double inverse_distance(double dx, double dy, double dz, double so
 enum { LANES = 8 };
 
 /*
- * The accelerations of the bodies of a block, from all positions. Eight bodies are worked on side
- * by side, each lane summing over all j in their order: that vectorises without reordering any
- * sum. A block whose size is no multiple of eight repeats its last body to fill the lanes, since
- * a second loop for the rest might be compiled to round otherwise.
+ * The accelerations of a thread's bodies, from all positions. Eight bodies are worked on side by
+ * side, each lane summing over all j in their order: that vectorises without reordering any sum. A
+ * block whose size is no multiple of eight repeats its last body to fill the lanes, since a second
+ * loop for the rest might be compiled to round otherwise.
  */
-static void accelerate(const struct system *s, struct block own, int now)
+static void accelerate(const struct input *in, const struct own *o)
 {
-    const double *restrict x = s->position[now][0];
-    const double *restrict y = s->position[now][1];
-    const double *restrict z = s->position[now][2];
-    const double *restrict mass = s->mass;
-    const double softening2 = s->softening * s->softening;
+    const double *restrict x = o->position[0];
+    const double *restrict y = o->position[1];
+    const double *restrict z = o->position[2];
+    const double *restrict mass = in->mass;
+    const double softening2 = in->softening * in->softening;
 
-    for (size_t i = own.first; i < own.end; i += LANES) {
+    for (size_t i = 0; i < o->count; i += LANES) {
         double xi[LANES], yi[LANES], zi[LANES];
         double ax[LANES] = {0}, ay[LANES] = {0}, az[LANES] = {0};
         for (size_t lane = 0; lane < LANES; lane++) {
-            size_t body = i + lane < own.end ? i + lane : own.end - 1;
+            size_t body = o->first + (i + lane < o->count ? i + lane : o->count - 1);
             xi[lane] = x[body];
             yi[lane] = y[body];
             zi[lane] = z[body];
         }
-        for (size_t j = 0; j < s->bodies; j++) {
+        for (size_t j = 0; j < in->bodies; j++) {
             for (size_t lane = 0; lane < LANES; lane++) {
                 double dx = x[j] - xi[lane], dy = y[j] - yi[lane], dz = z[j] - zi[lane];
                 double inverse = inverse_distance(dx, dy, dz, softening2);
@@ -199,85 +96,105 @@ static void accelerate(const struct system *s, struct block own, int now)
                 az[lane] += pull * dz;
             }
         }
-        for (size_t lane = 0; lane < LANES && i + lane < own.end; lane++) {
-            s->acceleration[0][i + lane] = s->gravity * ax[lane];
-            s->acceleration[1][i + lane] = s->gravity * ay[lane];
-            s->acceleration[2][i + lane] = s->gravity * az[lane];
+        for (size_t lane = 0; lane < LANES && i + lane < o->count; lane++) {
+            o->acceleration[0][i + lane] = in->gravity * ax[lane];
+            o->acceleration[1][i + lane] = in->gravity * ay[lane];
+            o->acceleration[2][i + lane] = in->gravity * az[lane];
         }
     }
 }
 
 /* Kick: half a step of velocity from the accelerations. */
-static void kick(const struct system *s, struct block own, double half_step)
+static void kick(const struct own *o, double half_step)
 {
     for (int axis = 0; axis < 3; axis++)
-        for (size_t i = own.first; i < own.end; i++)
-            s->velocity[axis][i] += half_step * s->acceleration[axis][i];
+        for (size_t i = 0; i < o->count; i++)
+            o->velocity[axis][i] += half_step * o->acceleration[axis][i];
 }
 
-/* Drift: a step of position from the velocities, into the other copy of the positions. */
-static void drift(const struct system *s, struct block own, double time_step, int now)
+/* Drift: a step of position from the velocities. */
+static void drift(const struct own *o, double time_step)
 {
     for (int axis = 0; axis < 3; axis++)
-        for (size_t i = own.first; i < own.end; i++)
-            s->position[1 - now][axis][i] =
-                s->position[now][axis][i] + time_step * s->velocity[axis][i];
+        for (size_t i = 0; i < o->count; i++)
+            o->position[axis][o->first + i] += time_step * o->velocity[axis][i];
 }
 
-/*
- * Leapfrog, kick-drift-kick: symplectic, so the energy error stays bounded instead of growing.
- * Returns which copy of the positions is the last one.
- */
-static int simulate(const struct system *s, struct block own, double time_step, long steps)
+/* Leaves the positions of this thread's bodies for the others. */
+static void leave_positions(const struct shared *s, const struct own *o, int copy)
 {
-    int now = 0;
-    for (long step = 0; step < steps; step++) {
-        kick(s, own, 0.5 * time_step);
-        drift(s, own, time_step, now);
-        barrier(); /* all positions of the new step are there */
-        now = 1 - now;
-        for (int axis = 0; axis < 3; axis++)
-            read_soon(s->position[now][axis], s->bodies * sizeof(double));
-        accelerate(s, own, now);
-        kick(s, own, 0.5 * time_step);
+    double *left = part_of(s->left[copy], thread_number());
+    for (size_t axis = 0; axis < 3; axis++)
+        memcpy(left + axis * o->count, o->position[axis] + o->first, o->count * sizeof *left);
+}
+
+/* Fetches the positions that the others have left. */
+static void fetch_positions(const struct shared *s, const struct own *o, int copy)
+{
+    const size_t count = thread_count(), thread = thread_number();
+    for (size_t i = 1; i < count; i++) /* each begins with the next: not all with one */
+        read_soon(part_of(s->left[copy], (thread + i) % count), s->left[copy].bytes);
+    for (size_t i = 1; i < count; i++) {
+        const size_t other = (thread + i) % count;
+        const struct span bodies = share_of(s->in->bodies, other, count);
+        const size_t length = bodies.end - bodies.first;
+        const double *left = part_of(s->left[copy], other);
+        for (size_t axis = 0; axis < 3; axis++)
+            memcpy(o->position[axis] + bodies.first, left + axis * length, length * sizeof *left);
     }
-    return now;
+}
+
+/* Leapfrog, kick-drift-kick: symplectic, so the energy error stays bounded instead of growing. */
+static void simulate(const struct shared *s, const struct own *o)
+{
+    const double time_step = s->in->time_step;
+    for (long step = 0; step < s->in->steps; step++) {
+        kick(o, 0.5 * time_step);
+        drift(o, time_step);
+        leave_positions(s, o, (int)(step % 2));
+        barrier(); /* all positions of the new step are there */
+        fetch_positions(s, o, (int)(step % 2));
+        accelerate(s->in, o);
+        kick(o, 0.5 * time_step);
+    }
 }
 
 /* ---- What is measured and checked ------------------------------------------------------------ */
 
 /* The total energy, summed in the order of the bodies. Collective; every node gets the same bits. */
-static double total_energy(const struct system *s, struct block own, int now)
+static double total_energy(const struct shared *s, const struct own *o)
 {
-    double *const *p = s->position[now];
-    double *const *v = s->velocity;
-    const double softening2 = s->softening * s->softening;
-    for (size_t i = own.first; i < own.end; i++) {
+    const struct input *in = s->in;
+    double *const *p = o->position;
+    double *const *v = o->velocity;
+    const double softening2 = in->softening * in->softening;
+    for (size_t k = 0; k < o->count; k++) {
+        const size_t i = o->first + k;
         double potential = 0.0;
-        for (size_t j = 0; j < s->bodies; j++) {
+        for (size_t j = 0; j < in->bodies; j++) {
             double dx = p[0][j] - p[0][i], dy = p[1][j] - p[1][i], dz = p[2][j] - p[2][i];
-            potential += s->mass[j] * inverse_distance(dx, dy, dz, softening2);
+            potential += in->mass[j] * inverse_distance(dx, dy, dz, softening2);
         }
-        double speed2 = v[0][i] * v[0][i] + v[1][i] * v[1][i] + v[2][i] * v[2][i];
-        s->energy[i] = 0.5 * s->mass[i] * (speed2 - s->gravity * potential);
+        double speed2 = v[0][k] * v[0][k] + v[1][k] * v[1][k] + v[2][k] * v[2][k];
+        s->energy[i] = 0.5 * in->mass[i] * (speed2 - in->gravity * potential);
     }
     barrier();
     double sum = 0.0;
-    for (size_t i = 0; i < s->bodies; i++)
+    for (size_t i = 0; i < in->bodies; i++)
         sum += s->energy[i];
     barrier(); /* nobody overwrites energies that another still reads */
     return sum;
 }
 
 /* The total momentum along each axis; returns the sum of its bodies' absolute values, as a scale. */
-static double total_momentum(const struct system *s, double momentum[3])
+static double total_momentum(const struct input *in, double *const velocity[3], double momentum[3])
 {
     double scale = 0.0;
     for (int axis = 0; axis < 3; axis++) {
         momentum[axis] = 0.0;
-        for (size_t i = 0; i < s->bodies; i++) {
-            momentum[axis] += s->mass[i] * s->velocity[axis][i];
-            scale += fabs(s->mass[i] * s->velocity[axis][i]);
+        for (size_t i = 0; i < in->bodies; i++) {
+            momentum[axis] += in->mass[i] * velocity[axis][i];
+            scale += fabs(in->mass[i] * velocity[axis][i]);
         }
     }
     return scale;
@@ -287,14 +204,15 @@ static double total_momentum(const struct system *s, double momentum[3])
  * How far the acceleration that a body's owner has found is from a plain sequential sum, relative
  * to the sum of all pulls on it: what an owner that had missed somebody's last move would show.
  */
-static double acceleration_error(const struct system *s, size_t i, int now)
+static double acceleration_error(const struct shared *s, size_t i)
 {
-    double *const *p = s->position[now];
+    const struct input *in = s->in;
+    double *const *p = s->position;
     double sum[3] = {0.0, 0.0, 0.0}, scale = 0.0, worst = 0.0;
-    for (size_t j = 0; j < s->bodies; j++) {
+    for (size_t j = 0; j < in->bodies; j++) {
         double d[3] = {p[0][j] - p[0][i], p[1][j] - p[1][i], p[2][j] - p[2][i]};
-        double inverse = inverse_distance(d[0], d[1], d[2], s->softening * s->softening);
-        double pull = s->gravity * s->mass[j] * (inverse * inverse * inverse);
+        double inverse = inverse_distance(d[0], d[1], d[2], in->softening * in->softening);
+        double pull = in->gravity * in->mass[j] * (inverse * inverse * inverse);
         for (int axis = 0; axis < 3; axis++)
             sum[axis] += pull * d[axis];
         scale += fabs(pull) * sqrt(d[0] * d[0] + d[1] * d[1] + d[2] * d[2]);
@@ -309,27 +227,28 @@ static const double ACCELERATION_BOUND = 1e-12;
 enum { SAMPLES = 64 };
 
 /* Says what is wrong with the result, if anything; NaN is always wrong. */
-static bool check(const struct system *s, double energy_drift, double drift_bound,
-                  const double before[3], double scale_before, int now)
+static bool check(const struct shared *s, double energy_drift)
 {
-    if (!(energy_drift <= drift_bound))
+    const struct input *in = s->in;
+    if (!(energy_drift <= in->drift_bound))
         return complain("the energy changed by %.3g of itself, more than %.3g: wrong, or the time "
-                        "step is too long for this input", energy_drift, drift_bound);
-    double after[3];
-    double scale = fmax(total_momentum(s, after), scale_before);
+                        "step is too long for this input", energy_drift, in->drift_bound);
+    double before[3], after[3];
+    double scale = fmax(total_momentum(in, in->velocity, before),
+                        total_momentum(in, s->velocity, after));
     for (int axis = 0; axis < 3; axis++) {
         double change = fabs(after[axis] - before[axis]);
         if (!(change <= MOMENTUM_BOUND * scale))
             return complain("the momentum along axis %d changed by %.3g of the bodies' own, more "
                             "than %.3g", axis, change / scale, MOMENTUM_BOUND);
     }
-    size_t samples = s->bodies < SAMPLES ? s->bodies : SAMPLES;
+    size_t samples = in->bodies < SAMPLES ? in->bodies : SAMPLES;
     for (size_t sample = 0; sample < samples; sample++) {
-        size_t i = sample * (s->bodies - 1) / (samples > 1 ? samples - 1 : 1);
-        double error = acceleration_error(s, i, now);
+        size_t i = sample * (in->bodies - 1) / (samples > 1 ? samples - 1 : 1);
+        double error = acceleration_error(s, i);
         if (!(error <= ACCELERATION_BOUND))
-            return complain("the acceleration of body %zu is off by %.3g, more than %.3g: its node "
-                            "did not see every position", i, error, ACCELERATION_BOUND);
+            return complain("the acceleration of body %zu is off by %.3g, more than %.3g: its "
+                            "thread did not see every position", i, error, ACCELERATION_BOUND);
     }
     return true;
 }
@@ -350,13 +269,12 @@ static bool grow(struct input *in, size_t capacity)
     return true;
 }
 
-/* Numbers in [0, 1) that are the same on every machine: splitmix64. */
+/* Numbers in [0, 1) that are the same on every machine. */
 static double next_uniform(uint64_t *state)
 {
-    uint64_t z = *state += UINT64_C(0x9e3779b97f4a7c15);
-    z = (z ^ (z >> 30)) * UINT64_C(0xbf58476d1ce4e5b9);
-    z = (z ^ (z >> 27)) * UINT64_C(0x94d049bb133111eb);
-    return (double)((z ^ (z >> 31)) >> 11) * 0x1p-53;
+    double number = (double)(scattered(*state) >> 11) * 0x1p-53;
+    *state += UINT64_C(0x9e3779b97f4a7c15);
+    return number;
 }
 
 /* A vector of this length in a random direction. */
@@ -428,15 +346,6 @@ static bool parse_number(const char *text, double *value)
     return end != text && *end == '\0' && isfinite(*value);
 }
 
-static bool parse_count(const char *text, double least, double most, long *value)
-{
-    double number;
-    if (!parse_number(text, &number) || number != floor(number) || number < least || number > most)
-        return false;
-    *value = (long)number;
-    return true;
-}
-
 /* A line "keyword value" that describes the whole input; false if the keyword is not one. */
 static bool parse_setting(struct input *in, const char *keyword, double value, bool *valid)
 {
@@ -487,7 +396,7 @@ static bool parse_line(struct input *in, char *line, long number)
     if (values[0] < 0.0)
         return complain("%s:%ld: the mass of '%.40s' is negative", in->name, number, words[0]);
     if (in->bodies == BODIES_MAX)
-        return complain("%s:%ld: more than %zu bodies", in->name, number, BODIES_MAX);
+        return complain("%s:%ld: more than %d bodies", in->name, number, BODIES_MAX);
     if (in->bodies == in->capacity && !grow(in, in->capacity ? 2 * in->capacity : 256))
         return false;
     in->mass[in->bodies] = values[0];
@@ -528,11 +437,16 @@ static bool read_file(struct input *in, const char *path)
     return good;
 }
 
-struct options {
-    bool help;
-    const char *file;
-    long bodies, steps;
-    double time_step;
+/* The command line's wishes; what is below its least value was not given. */
+static long bodies = 1, steps = -1;
+static const char *file = NULL, *time_step_word = NULL;
+
+static const struct option OPTIONS[] = {
+    {"-i", "the name of a file", 0, 0, NULL, &file},
+    {"-n", "a number of bodies", 2, BODIES_MAX, &bodies, NULL},
+    {"-s", "a number of steps", 0, 1000000000, &steps, NULL},
+    {"-d", "a time step", 0, 0, NULL, &time_step_word},
+    {NULL, NULL, 0, 0, NULL, NULL},
 };
 
 static void print_help(void)
@@ -542,132 +456,160 @@ static void print_help(void)
            "Moves bodies under their gravity by direct summation and checks the result.\n"
            "\n"
            "  -i FILE        read the bodies: lines of name mass x y z vx vy vz (every node reads it)\n"
-           "  -n BODIES      generate a Plummer sphere of so many bodies [%zu]\n"
+           "  -n BODIES      generate a Plummer sphere of so many bodies [%d]\n"
            "  -s STEPS       number of steps [as the file says; 100]\n"
            "  -d TIME_STEP   length of a step [as the file says; 0.01]\n"
-           "  --sequential   one process, without Hiroba\n"
-           "  -h             print this help\n"
+           "  --sequential   one thread, without Hiroba\n"
+           "  -h, --help     print this help\n"
            "\n"
            "Exit status: 0 the result passed its checks, 1 it did not, 2 bad arguments or input.\n",
            PLUMMER_BODIES);
 }
 
-static bool parse_options(struct options *o, int argc, char **argv)
+static bool load(struct input *in)
 {
-    *o = (struct options){.help = false, .file = NULL, .bodies = -1, .steps = -1, .time_step = 0.0};
-    for (int i = 1; i < argc; i++) {
-        const char *option = argv[i];
-        if (strcmp(option, "--sequential") == 0)
-            continue;
-        if (strcmp(option, "-h") == 0 || strcmp(option, "--help") == 0) {
-            o->help = true;
-            continue;
-        }
-        if (strlen(option) != 2 || option[0] != '-' || strchr("insd", option[1]) == NULL)
-            return complain("unknown argument '%.40s'; -h lists those there are", option);
-        if (++i == argc)
-            return complain("%s needs a value; -h says which", option);
-        if (option[1] == 'i')
-            o->file = argv[i];
-        else if (option[1] == 'n' && !parse_count(argv[i], 2, (double)BODIES_MAX, &o->bodies))
-            return complain("-n takes a number of bodies from 2 to %zu, not '%.40s'", BODIES_MAX,
-                            argv[i]);
-        else if (option[1] == 's' && !parse_count(argv[i], 0, 1e9, &o->steps))
-            return complain("-s takes a number of steps from 0 to 1000000000, not '%.40s'", argv[i]);
-        else if (option[1] == 'd' && (!parse_number(argv[i], &o->time_step) || o->time_step <= 0.0))
-            return complain("-d takes a time step above 0, not '%.40s'", argv[i]);
-    }
-    if (o->file != NULL && o->bodies >= 0)
+    double time_step = 0.0;
+    if (file != NULL && bodies >= 2)
         return complain("-i and -n exclude each other: give a file or a number of bodies");
-    return true;
-}
-
-static bool load(struct input *in, const struct options *o)
-{
-    bool good = o->file != NULL
-        ? read_file(in, o->file)
-        : make_plummer(in, o->bodies >= 0 ? (size_t)o->bodies : PLUMMER_BODIES);
-    if (!good)
+    if (time_step_word != NULL && !(parse_number(time_step_word, &time_step) && time_step > 0.0))
+        return complain("-d takes a time step above 0, not '%.40s'", time_step_word);
+    if (!(file != NULL ? read_file(in, file)
+                       : make_plummer(in, bodies >= 2 ? (size_t)bodies : PLUMMER_BODIES)))
         return false;
-    if (o->steps >= 0)
-        in->steps = o->steps;
-    if (o->time_step > 0.0)
-        in->time_step = o->time_step;
-    if ((size_t)nodes > in->bodies)
-        return complain("%d nodes are more than the %zu bodies; use fewer nodes (hiroba run -n)",
-                        nodes, in->bodies);
-    return true;
+    if (steps >= 0)
+        in->steps = steps;
+    if (time_step > 0.0)
+        in->time_step = time_step;
+    return (size_t)nodes <= in->bodies ||
+           complain("%d nodes are more than the %zu bodies; use fewer nodes (hiroba run -n)", nodes,
+                    in->bodies);
 }
 
 /* ---- The program ----------------------------------------------------------------------------- */
 
-/* Allocates what the nodes share, each node writing its own block first, so that it lives there. */
-static bool share(struct system *s, const struct input *in, struct block own)
+static struct clocks elapsed;
+static size_t threads;
+static double energy_before, energy_after;
+
+static double *room(size_t elements)
 {
-    size_t bytes = in->bodies * sizeof(double), own_bytes = (own.end - own.first) * sizeof(double);
-    double *mass = shared_zeroed(bytes);
-    bool good = mass != NULL;
-    s->bodies = in->bodies;
-    s->gravity = in->gravity;
-    s->softening = in->softening;
-    s->mass = mass;
-    good &= (s->energy = shared_zeroed(bytes)) != NULL;
+    double *room = malloc((elements + 1) * sizeof *room);
+    if (room == NULL)
+        abort(); /* threads cannot leave a barrier that others wait at */
+    return room;
+}
+
+/* The initial state of a thread's bodies, and everybody's initial positions. */
+static void begin(const struct input *in, struct own *o)
+{
+    const struct span own = own_share(in->bodies);
+    o->first = own.first;
+    o->count = own.end - own.first;
     for (int axis = 0; axis < 3; axis++) {
-        good &= (s->position[0][axis] = shared_zeroed(bytes)) != NULL;
-        good &= (s->position[1][axis] = shared_zeroed(bytes)) != NULL;
+        o->position[axis] = room(in->bodies);
+        o->velocity[axis] = room(o->count);
+        o->acceleration[axis] = room(o->count);
+        memcpy(o->position[axis], in->position[axis], in->bodies * sizeof(double));
+        memcpy(o->velocity[axis], in->velocity[axis] + o->first, o->count * sizeof(double));
+    }
+}
+
+/* Shows the final state of a thread's bodies to all. */
+static void end(const struct shared *s, struct own *o)
+{
+    const size_t bytes = o->count * sizeof(double);
+    for (int axis = 0; axis < 3; axis++) {
+        memcpy(s->position[axis] + o->first, o->position[axis] + o->first, bytes);
+        memcpy(s->velocity[axis] + o->first, o->velocity[axis], bytes);
+        memcpy(s->acceleration[axis] + o->first, o->acceleration[axis], bytes);
+        free(o->position[axis]);
+        free(o->velocity[axis]);
+        free(o->acceleration[axis]);
+    }
+}
+
+static void work(void *argument)
+{
+    const struct shared *s = argument;
+    struct own own;
+    begin(s->in, &own);
+    double before = total_energy(s, &own);
+    accelerate(s->in, &own);
+    barrier();
+    struct clocks started = clocks();
+    simulate(s, &own);
+    barrier();
+    if (keeps_time()) {
+        elapsed = since(started);
+        threads = thread_count();
+    }
+    double after = total_energy(s, &own);
+    if (keeps_time()) {
+        energy_before = before;
+        energy_after = after;
+    }
+    end(s, &own);
+}
+
+static bool share(struct shared *s, size_t count)
+{
+    const size_t bytes = s->in->bodies * sizeof(double);
+    const size_t most = (s->in->bodies + count - 1) / count * sizeof(double);
+    bool good = (s->energy = shared_zeroed(bytes)) != NULL;
+    for (int copy = 0; copy < 2; copy++) {
+        s->left[copy] = shared_parts(count, 3 * most);
+        good &= s->left[copy].start != NULL;
+    }
+    for (int axis = 0; axis < 3; axis++) {
+        good &= (s->position[axis] = shared_zeroed(bytes)) != NULL;
         good &= (s->velocity[axis] = shared_zeroed(bytes)) != NULL;
         good &= (s->acceleration[axis] = shared_zeroed(bytes)) != NULL;
     }
-    if (!good)
-        return complain("no shared memory for %zu bodies: %s", in->bodies, strerror(errno));
-    memcpy(mass + own.first, in->mass + own.first, own_bytes);
-    for (int axis = 0; axis < 3; axis++) {
-        memcpy(s->position[0][axis] + own.first, in->position[axis] + own.first, own_bytes);
-        memcpy(s->velocity[axis] + own.first, in->velocity[axis] + own.first, own_bytes);
-    }
-    return true;
+    return good || complain("no shared memory for %zu bodies: %s", s->in->bodies, strerror(errno));
 }
 
-static void report(const struct input *in, double energy_before, double energy_after,
-                   double energy_drift, double elapsed)
+static uint64_t checksum(const struct shared *s)
 {
+    uint64_t sum = 0;
+    for (size_t axis = 0; axis < 3; axis++) {
+        for (size_t i = 0; i < s->in->bodies; i++) {
+            sum += fingerprint(6 * i + axis, bits_of(s->position[axis][i]));
+            sum += fingerprint(6 * i + axis + 3, bits_of(s->velocity[axis][i]));
+        }
+    }
+    return sum;
+}
+
+static void report(const struct shared *s, double energy_drift)
+{
+    const struct input *in = s->in;
     double interactions = (double)in->steps * (double)in->bodies * (double)(in->bodies - 1);
     printf("input                    %s\n", in->name);
     printf("bodies                   %zu\n", in->bodies);
     printf("steps                    %ld\n", in->steps);
     printf("time step                %g\n", in->time_step);
-    printf("nodes                    %d\n", nodes);
+    printf("threads                  %zu on %d nodes\n", threads, nodes);
     printf("initial energy           %.17g\n", energy_before);
     printf("final energy             %.17g\n", energy_after);
     printf("relative energy drift    %.3g\n", energy_drift);
-    printf("seconds                  %.6f\n", elapsed);
-    printf("interactions per second  %.4g\n", elapsed > 0.0 ? interactions / elapsed : 0.0);
+    printf("checksum                 %016llx\n", (unsigned long long)checksum(s));
+    print_clocks(elapsed);
+    printf("interactions per second  %.4g\n",
+           elapsed.wall > 0.0 ? interactions / elapsed.wall : 0.0);
 }
 
 static int run(const struct input *in)
 {
-    struct system s;
-    struct block own = {in->bodies * (size_t)node / (size_t)nodes,
-                        in->bodies * ((size_t)node + 1) / (size_t)nodes};
-    double momentum_before[3];
-    share(&s, in, own);
-    if (!all_agree()) /* also the barrier after which every initial position is there */
+    struct shared s = {.in = in};
+    share(&s, threads_in_all());
+    if (!all_agree())
         return 1;
-    double energy_before = total_energy(&s, own, 0);
-    double scale_before = total_momentum(&s, momentum_before);
-    accelerate(&s, own, 0);
-
-    barrier();
-    double start = seconds();
-    int last = simulate(&s, own, in->time_step, in->steps);
-    barrier();
-    double elapsed = seconds() - start;
-
-    double energy_after = total_energy(&s, own, last);
-    double energy_drift = fabs((energy_after - energy_before) / energy_before);
+    on_all_threads(work, &s);
+    elapsed = most_of(elapsed);
+    double drift = fabs((energy_after - energy_before) / energy_before);
     if (node == 0) {
-        report(in, energy_before, energy_after, energy_drift, elapsed);
-        if (check(&s, energy_drift, in->drift_bound, momentum_before, scale_before, last))
+        report(&s, drift);
+        if (check(&s, drift))
             printf("checks                   passed\n");
     }
     return all_agree() ? 0 : 1;
@@ -675,29 +617,18 @@ static int run(const struct input *in)
 
 int main(int argc, char **argv)
 {
-    struct options options;
+    bool help;
     struct input in = {.bodies = 0};
-#ifndef SEQUENTIAL
-    for (int i = 1; i < argc; i++)
-        alone |= strcmp(argv[i], "--sequential") == 0;
-    if (!alone) {
-        if (hiroba_init(&argc, &argv) != 0) {
-            fprintf(stderr, "nbody: cannot join the job: %s\n", hiroba_error_string());
-            return 1;
-        }
-        node = hiroba_node();
-        nodes = hiroba_nodes();
-    }
-#endif
-    bool ready = parse_options(&options, argc, argv);
-    if (ready && options.help) {
-        if (node == 0)
-            print_help();
-        return leave(0);
-    }
-    if (ready)
-        load(&in, &options);
+    int status = join("nbody", &argc, &argv);
+    if (status != 0)
+        return status;
+    if (parse_options(OPTIONS, argc, argv, &help) && !help)
+        load(&in);
     if (!all_agree())
         return leave(2);
-    return leave(run(&in));
+    if (!help)
+        return leave(run(&in));
+    if (node == 0)
+        print_help();
+    return leave(0);
 }

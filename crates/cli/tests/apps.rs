@@ -1,18 +1,17 @@
 //! The example programs: in each of their forms, alone and on several nodes, they find the same; bad input is refused before any
 //! work; their pictures can be looked at; and their own checks find what is planted.
 //!
-//! `nbody` has its tests among `programs.rs`.
+//! The kernels have their tests in `kernels.rs`.
 
 mod support;
 
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Command;
 use std::sync::OnceLock;
 
+use support::forms::{Form, apps, checksum, program};
 use support::{Called, finish, hiroba, start};
-
-const STRICT: [&str; 6] = ["-std=c11", "-O3", "-Wall", "-Wextra", "-Wpedantic", "-Werror"];
 
 /// A program and arguments of a small problem. Each has more threads than parts on some of the jobs.
 const PROBLEMS: [(&str, &[&str]); 5] = [
@@ -22,41 +21,6 @@ const PROBLEMS: [(&str, &[&str]); 5] = [
     ("histogram", &["TEXT"]),
     ("mixed", &["-n", "9000", "-s", "6", "-e", "700", "-c", "900"]),
 ];
-
-fn apps() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../apps").canonicalize().expect("the repository has it")
-}
-
-/// How a source is compiled.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Form {
-    Hiroba,
-    Sequential,
-    OpenMp,
-}
-
-impl Form {
-    const ALL: [Form; 3] = [Form::Hiroba, Form::Sequential, Form::OpenMp];
-
-    fn compiler(self) -> Command {
-        let defined: &[&str] = match self {
-            Form::Hiroba => return hiroba(&["cc"]),
-            Form::Sequential => &["-DSEQUENTIAL"],
-            Form::OpenMp => &["-DOPENMP", "-fopenmp"],
-        };
-        let mut command = Command::new("cc");
-        command.args(defined);
-        command
-    }
-
-    #[track_caller]
-    fn compile(self, source: &Path, program: &Path) {
-        let mut command = self.compiler();
-        command.args(STRICT).arg("-o").arg(program).arg(source).arg("-lm");
-        let called = finish(start(&mut command));
-        assert_eq!(called.status, 0, "{self:?} form of {}: {called:?}", source.display());
-    }
-}
 
 /// Everything compiled, and a text, for the life of the test process.
 fn workshop() -> &'static Path {
@@ -75,10 +39,6 @@ fn workshop() -> &'static Path {
         directory
     };
     DIRECTORY.get_or_init(make).path()
-}
-
-fn program(directory: &Path, name: &str, form: Form) -> PathBuf {
-    directory.join(format!("{name}-{form:?}"))
 }
 
 /// A command line with the names of files in place.
@@ -105,15 +65,6 @@ fn alone(form: Form, name: &str, given: &[&str]) -> Called {
     // As many threads as the widest job has.
     command.args(arguments(given)).env("OMP_NUM_THREADS", "6").env_remove("HIROBA_CONTROL_FD");
     finish(start(&mut command))
-}
-
-/// The checksum of a run that passed its checks.
-#[track_caller]
-fn checksum(called: &Called) -> String {
-    assert_eq!(called.status, 0, "{called:?}");
-    assert!(called.stdout.lines().any(|line| line == "checks                   passed"), "{called:?}");
-    let line = called.stdout.lines().find_map(|line| line.strip_prefix("checksum "));
-    line.unwrap_or_else(|| panic!("no checksum: {called:?}")).trim().to_owned()
 }
 
 /// What every job of a small problem should find, by the form that knows nothing of threads.
@@ -164,9 +115,10 @@ fn every_job_finds_what_one_thread_finds() {
 
 #[test]
 fn there_may_be_more_threads_than_work() {
-    let tiny: [(&str, &[&str]); 5] = [
+    let tiny: [(&str, &[&str]); 6] = [
         ("mandelbrot", &["-n", "1", "-p", "1", "-i", "1"]),
         ("mandelbrot", &["-n", "2", "-p", "9"]),
+        ("mandelbrot", &["-n", "40", "-p", "6", "-c", "minus"]),
         ("jacobi", &["-n", "3", "-s", "0"]),
         ("jacobi", &["-n", "4", "-s", "3"]),
         ("matmul", &["-n", "1"]),
@@ -202,6 +154,7 @@ fn bad_input_is_refused_before_any_work() {
         ("mandelbrot", &["-p"], "-p needs a number of parts behind it"),
         ("mandelbrot", &["-o", "/nowhere/to/be.png"], "cannot write the picture /nowhere/to/be.png"),
         ("mandelbrot", &["-o", ""], "-o needs the name of a picture"),
+        ("mandelbrot", &["-c", "times"], "-c takes plus or minus, not 'times'"),
         ("jacobi", &["-s", "99999999999999999999"], "-s takes a number of steps"),
         ("jacobi", &["-n", "2"], "-n takes a number of points an edge from 3"),
         ("jacobi", &["-i", "/nowhere"], "/nowhere: No such file"),

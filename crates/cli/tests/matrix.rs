@@ -12,13 +12,21 @@ use hiroba_node::Protocol;
 use support::{Called, finish, hiroba, start};
 
 /// Small problems: what is tried here is who finds what others have written, not how fast.
-const PROGRAMS: [(&str, &[&str]); 6] = [
+const PROGRAMS: [(&str, &[&str]); 14] = [
     ("nbody", &["-n", "200", "-s", "4"]),
     ("mandelbrot", &["-n", "90", "-p", "5", "-i", "300"]),
     ("jacobi", &["-n", "75", "-s", "20"]),
     ("matmul", &["-n", "70", "-b", "32"]),
     ("histogram", &["TEXT"]),
     ("mixed", &["-n", "9000", "-s", "6", "-e", "700", "-c", "900"]),
+    ("fft3d", &["-n", "16", "-r", "2"]),
+    ("ep", &["-c", "S"]),
+    ("cg", &["-c", "S"]),
+    ("is", &["-c", "S"]),
+    ("fft", &["-n", "1024"]),
+    ("lu", &["-n", "128"]),
+    ("ocean", &["-n", "34", "-s", "2"]),
+    ("water", &["-n", "128", "-s", "2"]),
 ];
 
 const BAD_NETWORK: [&str; 2] = ["--inject", "loss=0.05,reorder=0.05,dup=0.02,seed=11"];

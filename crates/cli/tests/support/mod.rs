@@ -2,6 +2,8 @@
 
 #![allow(dead_code, reason = "every test program uses a part of it")]
 
+pub mod forms;
+
 use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};

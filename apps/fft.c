@@ -1,0 +1,661 @@
+/*
+ * fft: the discrete Fourier transform of n complex numbers, in six steps.
+ *
+ *     hiroba cc -O3 -march=native -o fft fft.c -lm
+ *     hiroba run -n 4 ./fft -n 4194304
+ *
+ * Read `transform` first: it is the whole parallel program. The n = m * m points stand in a matrix
+ * of m rows (D. H. Bailey, FFTs in external or hierarchical memory, 1990): transpose; transform
+ * each row; multiply by roots of unity; transpose; transform each row; transpose. Every thread has
+ * a block of rows, so all communication is in the three transposes, in which each reads a patch of
+ * every other's rows and writes rows of its own. Thread t begins with the patch of thread t + 1, so
+ * that not all read one home at once.
+ *
+ * A thread's rows are stored patch by patch: what another reads of them lies in one piece. With
+ * `-l rows` they are stored row by row instead, as SPLASH-2 has them.
+ *
+ * Each point is divided by m on the way, which is exact. So the transform is unitary, and applied
+ * four times it is the identity: the checks use that.
+ */
+
+#include "common.h"
+
+static long points = 262144, rounds = 1;
+static const char *layout = "patches";
+
+static const struct option OPTIONS[] = {
+    {"-n", "a number of points", 16, 1L << 30, &points, NULL},
+    {"-r", "a number of transforms", 1, 1000, &rounds, NULL},
+    {"-l", "'patches' or 'rows'", 0, 0, NULL, &layout},
+    {NULL, NULL, 0, 0, NULL, NULL},
+};
+
+static void print_help(void)
+{
+    printf("usage: fft [-n POINTS] [-r ROUNDS] [-l LAYOUT] [--sequential]\n"
+           "\n"
+           "Transforms complex numbers, and checks the transform.\n"
+           "\n"
+           "  -n POINTS     so many, a power of four [%ld]\n"
+           "  -r ROUNDS     transform so many times, the result again each time [%ld]\n"
+           "  -l LAYOUT     a thread's rows in 'patches', one for each thread, or in 'rows' [%s]\n"
+           "  --sequential  one thread, without Hiroba\n"
+           "  -h, --help    print this help\n"
+           "\n"
+           "Exit status: 0 the transform passed its checks, 1 it did not, 2 bad arguments.\n",
+           points, rounds, layout);
+}
+
+/* ---- Numbers --------------------------------------------------------------------------------- */
+
+struct complex {
+    double re, im;
+};
+
+static size_t m, log_m; /* rows and columns, and the logarithm to base 2 */
+
+/* exp(-2 pi i index / order) */
+static struct complex root(size_t index, size_t order)
+{
+    double angle = -2.0 * 3.14159265358979323846 * ((double)index / (double)order);
+    return (struct complex){cos(angle), sin(angle)};
+}
+
+static struct complex times(struct complex a, struct complex b)
+{
+    return (struct complex){a.re * b.re - a.im * b.im, a.re * b.im + a.im * b.re};
+}
+
+/* The input: noise, so that all of the output is about as large. */
+static struct complex input(size_t index)
+{
+    uint64_t re = scattered(2 * (uint64_t)index), im = scattered(2 * (uint64_t)index + 1);
+    return (struct complex){(double)(re >> 11) * 0x1p-52 - 1.0, (double)(im >> 11) * 0x1p-52 - 1.0};
+}
+
+/* ---- The matrix ------------------------------------------------------------------------------ */
+
+/*
+ * m * m points. The rows of thread 0 come first, then those of thread 1, and so on; each thread's
+ * are cut into panels of columns, and the rows of a panel follow each other.
+ */
+static size_t threads, panels;
+
+/* Where some columns of a row begin, and how far it is to the same columns of the next row. The
+ * columns must not reach into another panel. */
+struct place {
+    struct complex *start;
+    size_t stride;
+};
+
+static struct place place_of(struct complex *matrix, size_t owner, size_t row, size_t panel,
+                             size_t column)
+{
+    struct span rows = share_of(m, owner, threads), columns = share_of(m, panel, panels);
+    size_t width = columns.end - columns.first;
+    size_t before = rows.first * m + (rows.end - rows.first) * columns.first;
+    return (struct place){
+        matrix + before + (row - rows.first) * width + (column - columns.first), width};
+}
+
+/* ---- The transform of a row ------------------------------------------------------------------ */
+
+/* What a thread keeps for itself: two rows with their real and imaginary parts apart, and the
+ * roots of unity of each stage. Stage s has three tables of m / 4^(s + 1) roots. */
+enum { MOST_STAGES = 8, FINE = 32 };
+
+struct bench {
+    double *re[2], *im[2];
+    double *root_re[MOST_STAGES][3], *root_im[MOST_STAGES][3];
+    struct complex *coarse; /* the m-th roots of unity, and the first m of the n-th */
+    struct complex *fine;
+    double *memory;
+};
+
+static void make_roots(struct bench *b, double *memory)
+{
+    size_t stage = 0;
+    for (size_t length = m; length >= 4; length /= 4, stage++)
+        for (size_t power = 0; power < 3; power++) {
+            b->root_re[stage][power] = memory;
+            b->root_im[stage][power] = memory + length / 4;
+            memory += length / 2;
+            for (size_t i = 0; i < length / 4; i++) {
+                struct complex r = root((power + 1) * i, length);
+                b->root_re[stage][power][i] = r.re;
+                b->root_im[stage][power][i] = r.im;
+            }
+        }
+    for (size_t i = 0; i < m; i++) {
+        b->coarse[i] = root(i, m);
+        b->fine[i] = root(i, m * m);
+    }
+}
+
+static bool make_bench(struct bench *b)
+{
+    size_t doubles = 4 * m + 2 * m + 4 * m; /* rows; stages, at most 3/2 (1 + 1/4 + ...); roots */
+    void *memory = NULL;
+    if (posix_memalign(&memory, 64, doubles * sizeof(double)) != 0)
+        return false;
+    b->memory = memory;
+    for (size_t i = 0; i < 2; i++) {
+        b->re[i] = b->memory + 2 * i * m;
+        b->im[i] = b->re[i] + m;
+    }
+    b->coarse = (struct complex *)(b->memory + 4 * m);
+    b->fine = b->coarse + m;
+    make_roots(b, b->memory + 8 * m);
+    return true;
+}
+
+/* Radix 4: from the points p, p + quarter, ... of each of `step` interleaved sequences to the points
+ * 4 p, 4 p + 1, ... */
+static inline void butterflies(const double *restrict re, const double *restrict im,
+                               double *restrict to_re, double *restrict to_im, size_t quarter,
+                               size_t step, double *const roots_re[3], double *const roots_im[3])
+{
+    const size_t far = quarter * step;
+    for (size_t p = 0; p < quarter; p++) {
+        const double r1 = roots_re[0][p], i1 = roots_im[0][p], r2 = roots_re[1][p],
+                     i2 = roots_im[1][p], r3 = roots_re[2][p], i3 = roots_im[2][p];
+        const double *a_re = re + p * step, *a_im = im + p * step;
+        double *b_re = to_re + 4 * p * step, *b_im = to_im + 4 * p * step;
+        for (size_t q = 0; q < step; q++) {
+            double even_re = a_re[q] + a_re[q + 2 * far], even_im = a_im[q] + a_im[q + 2 * far];
+            double less_re = a_re[q] - a_re[q + 2 * far], less_im = a_im[q] - a_im[q + 2 * far];
+            double odd_re = a_re[q + far] + a_re[q + 3 * far];
+            double odd_im = a_im[q + far] + a_im[q + 3 * far];
+            double turn_re = a_im[q + far] - a_im[q + 3 * far]; /* times -i */
+            double turn_im = a_re[q + 3 * far] - a_re[q + far];
+            double x1 = less_re + turn_re, y1 = less_im + turn_im;
+            double x2 = even_re - odd_re, y2 = even_im - odd_im;
+            double x3 = less_re - turn_re, y3 = less_im - turn_im;
+            b_re[q] = even_re + odd_re;
+            b_im[q] = even_im + odd_im;
+            b_re[q + step] = x1 * r1 - y1 * i1;
+            b_im[q + step] = x1 * i1 + y1 * r1;
+            b_re[q + 2 * step] = x2 * r2 - y2 * i2;
+            b_im[q + 2 * step] = x2 * i2 + y2 * r2;
+            b_re[q + 3 * step] = x3 * r3 - y3 * i3;
+            b_im[q + 3 * step] = x3 * i3 + y3 * r3;
+        }
+    }
+}
+
+/* The first stage, of one sequence: here neighbours in p are computed side by side. */
+static void first_butterflies(const double *restrict re, const double *restrict im,
+                              double *restrict to_re, double *restrict to_im, size_t quarter,
+                              double *const roots_re[3], double *const roots_im[3])
+{
+    const double *restrict r1 = roots_re[0], *restrict i1 = roots_im[0];
+    const double *restrict r2 = roots_re[1], *restrict i2 = roots_im[1];
+    const double *restrict r3 = roots_re[2], *restrict i3 = roots_im[2];
+    for (size_t p = 0; p < quarter; p++) {
+        double even_re = re[p] + re[p + 2 * quarter], even_im = im[p] + im[p + 2 * quarter];
+        double less_re = re[p] - re[p + 2 * quarter], less_im = im[p] - im[p + 2 * quarter];
+        double odd_re = re[p + quarter] + re[p + 3 * quarter];
+        double odd_im = im[p + quarter] + im[p + 3 * quarter];
+        double turn_re = im[p + quarter] - im[p + 3 * quarter];
+        double turn_im = re[p + 3 * quarter] - re[p + quarter];
+        double x1 = less_re + turn_re, y1 = less_im + turn_im;
+        double x2 = even_re - odd_re, y2 = even_im - odd_im;
+        double x3 = less_re - turn_re, y3 = less_im - turn_im;
+        to_re[4 * p] = even_re + odd_re;
+        to_im[4 * p] = even_im + odd_im;
+        to_re[4 * p + 1] = x1 * r1[p] - y1 * i1[p];
+        to_im[4 * p + 1] = x1 * i1[p] + y1 * r1[p];
+        to_re[4 * p + 2] = x2 * r2[p] - y2 * i2[p];
+        to_im[4 * p + 2] = x2 * i2[p] + y2 * r2[p];
+        to_re[4 * p + 3] = x3 * r3[p] - y3 * i3[p];
+        to_im[4 * p + 3] = x3 * i3[p] + y3 * r3[p];
+    }
+}
+
+/* Transforms the row in re[0], im[0] by T. G. Stockham's way, whose result is in order; which of
+ * the two rows it then stands in. */
+static size_t transform_row(const struct bench *b)
+{
+    size_t at = 0, step = 1, stage = 0, length = m;
+    for (; length >= 4; length /= 4, step *= 4, stage++, at = 1 - at) {
+        double *const *re = b->root_re[stage], *const *im = b->root_im[stage];
+        if (step == 1)
+            first_butterflies(b->re[0], b->im[0], b->re[1], b->im[1], length / 4, re, im);
+        else if (step == 4)
+            butterflies(b->re[1], b->im[1], b->re[0], b->im[0], length / 4, 4, re, im);
+        else
+            butterflies(b->re[at], b->im[at], b->re[1 - at], b->im[1 - at], length / 4, step, re,
+                        im);
+    }
+    if (length == 2) {
+        const double *restrict re = b->re[at], *restrict im = b->im[at];
+        double *restrict to_re = b->re[1 - at], *restrict to_im = b->im[1 - at];
+        for (size_t q = 0; q < step; q++) {
+            to_re[q] = re[q] + re[q + step];
+            to_im[q] = im[q] + im[q + step];
+            to_re[q + step] = re[q] - re[q + step];
+            to_im[q + step] = im[q] - im[q + step];
+        }
+        at = 1 - at;
+    }
+    return at;
+}
+
+/* Multiplies the point of each column by exp(-2 pi i row column / n) / m. */
+static void turn(const struct bench *b, size_t at, size_t row)
+{
+    double *restrict re = b->re[at], *restrict im = b->im[at];
+    size_t block = m < FINE ? m : FINE;
+    double fine_re[FINE], fine_im[FINE];
+    for (size_t i = 0; i < block; i++) {
+        size_t power = row * i; /* at most n */
+        struct complex r = times(b->coarse[power / m], b->fine[power % m]);
+        fine_re[i] = r.re;
+        fine_im[i] = r.im;
+    }
+    for (size_t column = 0; column < m; column += block) {
+        size_t power = row * column;
+        struct complex c = times(b->coarse[power / m], b->fine[power % m]);
+        c.re /= (double)m;
+        c.im /= (double)m;
+        for (size_t i = 0; i < block; i++) {
+            double r_re = c.re * fine_re[i] - c.im * fine_im[i];
+            double r_im = c.re * fine_im[i] + c.im * fine_re[i];
+            double x = re[column + i], y = im[column + i];
+            re[column + i] = x * r_re - y * r_im;
+            im[column + i] = x * r_im + y * r_re;
+        }
+    }
+}
+
+static void take_row(const struct bench *b, struct complex *matrix, size_t row)
+{
+    for (size_t panel = 0; panel < panels; panel++) {
+        struct span columns = share_of(m, panel, panels);
+        const struct complex *restrict from =
+            place_of(matrix, thread_number(), row, panel, columns.first).start;
+        double *restrict re = b->re[0] + columns.first, *restrict im = b->im[0] + columns.first;
+        for (size_t i = 0; i < columns.end - columns.first; i++) {
+            re[i] = from[i].re;
+            im[i] = from[i].im;
+        }
+    }
+}
+
+static void put_row(const struct bench *b, size_t at, struct complex *matrix, size_t row)
+{
+    for (size_t panel = 0; panel < panels; panel++) {
+        struct span columns = share_of(m, panel, panels);
+        struct complex *restrict to =
+            place_of(matrix, thread_number(), row, panel, columns.first).start;
+        const double *restrict re = b->re[at] + columns.first;
+        const double *restrict im = b->im[at] + columns.first;
+        for (size_t i = 0; i < columns.end - columns.first; i++)
+            to[i] = (struct complex){re[i], im[i]};
+    }
+}
+
+static void transform_rows(const struct bench *b, struct complex *matrix, bool turned)
+{
+    struct span rows = own_share(m);
+    for (size_t row = rows.first; row < rows.end; row++) {
+        take_row(b, matrix, row);
+        size_t at = transform_row(b);
+        if (turned)
+            turn(b, at, row);
+        put_row(b, at, matrix, row);
+    }
+}
+
+/* ---- The transposes -------------------------------------------------------------------------- */
+
+enum { TILE = 8, BLOCK = 64 }; /* of points: two lines of a cache, a quarter of a page */
+
+static size_t least(size_t a, size_t b)
+{
+    return a < b ? a : b;
+}
+
+/* to[j][i] = from[i][j] for some rows and columns of `from`. */
+static void transpose_tile(struct place from, struct place to, size_t rows, size_t columns)
+{
+    if (rows == TILE && columns == TILE) {
+        for (size_t j = 0; j < TILE; j++)
+            for (size_t i = 0; i < TILE; i++)
+                to.start[j * to.stride + i] = from.start[i * from.stride + j];
+        return;
+    }
+    for (size_t j = 0; j < columns; j++)
+        for (size_t i = 0; i < rows; i++)
+            to.start[j * to.stride + i] = from.start[i * from.stride + j];
+}
+
+/* The same in blocks of which two fit into the nearest cache. */
+static void transpose_patch(struct place from, struct place to, size_t rows, size_t columns)
+{
+    for (size_t i = 0; i < rows; i += BLOCK)
+        for (size_t j = 0; j < columns; j += BLOCK)
+            for (size_t k = i; k < least(i + BLOCK, rows); k += TILE)
+                for (size_t l = j; l < least(j + BLOCK, columns); l += TILE)
+                    transpose_tile(
+                        (struct place){from.start + k * from.stride + l, from.stride},
+                        (struct place){to.start + l * to.stride + k, to.stride},
+                        least(TILE, rows - k), least(TILE, columns - l));
+}
+
+/* Where the patch lies that thread `reader` reads of the rows of thread `owner`. */
+static struct place patch_of(struct complex *matrix, size_t owner, size_t reader)
+{
+    return place_of(matrix, owner, share_of(m, owner, threads).first, panels == 1 ? 0 : reader,
+                    share_of(m, reader, threads).first);
+}
+
+static void transpose(struct complex *from, struct complex *to)
+{
+    size_t own = thread_number();
+    struct span columns = own_share(m);
+    for (size_t turn = 1; turn <= threads; turn++) {
+        size_t owner = (own + turn) % threads;
+        struct span rows = share_of(m, owner, threads);
+        transpose_patch(patch_of(from, owner, own), patch_of(to, own, owner),
+                        rows.end - rows.first, columns.end - columns.first);
+    }
+    barrier();
+}
+
+/* ---- The parallel program -------------------------------------------------------------------- */
+
+enum { SUM_LOCK };
+
+enum { SAMPLES = 8 };
+
+/* What the threads share. */
+struct shared {
+    struct complex *matrices[2];
+    struct sums {
+        uint64_t checksum;
+        double energy_before, energy_after; /* sums of squares */
+        double error;                       /* the largest of an even number of transforms */
+        struct complex samples[SAMPLES];    /* points of one transform, from its definition */
+        struct complex found[SAMPLES];      /* and as they are */
+
+    } *sums;
+};
+
+static double set_up;
+static struct clocks elapsed;
+
+/* Transforms from one matrix to the other, and uses both. */
+static void transform(const struct bench *b, struct complex *from, struct complex *to)
+{
+    transpose(from, to);
+    transform_rows(b, to, true);
+    barrier();
+    transpose(to, from);
+    transform_rows(b, from, false);
+    barrier();
+    transpose(from, to);
+}
+
+/* Calls `visit` for all points of a thread's rows. */
+static void visit_rows(struct complex *matrix,
+                       void (*visit)(size_t index, struct complex *point, struct sums *sums),
+                       struct sums *sums)
+{
+    struct span rows = own_share(m);
+    for (size_t row = rows.first; row < rows.end; row++)
+        for (size_t panel = 0; panel < panels; panel++) {
+            struct span columns = share_of(m, panel, panels);
+            struct complex *start =
+                place_of(matrix, thread_number(), row, panel, columns.first).start;
+            for (size_t column = columns.first; column < columns.end; column++)
+                visit(row * m + column, start + (column - columns.first), sums);
+        }
+}
+
+static void fill(size_t index, struct complex *point, struct sums *sums)
+{
+    *point = input(index);
+    sums->energy_before += point->re * point->re + point->im * point->im;
+}
+
+static void clear(size_t index, struct complex *point, struct sums *sums)
+{
+    (void)index, (void)sums;
+    *point = (struct complex){0.0, 0.0};
+}
+
+/* ---- Verdict --------------------------------------------------------------------------------- */
+
+/* The index of the input that is at `index` after an even number of transforms: two reverse it. */
+static size_t returned(size_t index, long transforms)
+{
+    return transforms % 4 == 0 ? index : (m * m - index) % (m * m);
+}
+
+/* Even numbers of transforms of whose results one is looked at: the rounds, or one more. */
+static long even_rounds(void)
+{
+    return rounds + rounds % 2;
+}
+
+static void hold_against_input(size_t index, struct complex *point, struct sums *sums)
+{
+    struct complex should = input(returned(index, even_rounds()));
+    double error = hypot(point->re - should.re, point->im - should.im);
+    sums->error = error <= sums->error ? sums->error : error; /* or if it is no number */
+}
+
+static void add_up(size_t index, struct complex *point, struct sums *sums)
+{
+    sums->checksum += fingerprint(2 * index, bits_of(point->re));
+    sums->checksum += fingerprint(2 * index + 1, bits_of(point->im));
+    sums->energy_after += point->re * point->re + point->im * point->im;
+}
+
+/* Which points of the transform are held against its definition. */
+static size_t sample_of(size_t sample)
+{
+    const size_t n = m * m, corners[] = {0, 1, m, m * m - 1};
+    return sample < 4 ? corners[sample] : scattered(sample) % n;
+}
+
+/* Adds a thread's share of the input to the samples, as the definition says. */
+static void add_samples(struct sums *sums)
+{
+    const size_t n = m * m;
+    struct span own = own_share(n);
+    for (size_t index = own.first; index < own.end; index++) {
+        struct complex x = input(index);
+        for (size_t sample = 0; sample < SAMPLES; sample++) {
+            struct complex term = times(x, root(index * sample_of(sample) % n, n));
+            sums->samples[sample].re += term.re / (double)m;
+            sums->samples[sample].im += term.im / (double)m;
+        }
+    }
+}
+
+static void give_sums(const struct shared *s, const struct sums *own)
+{
+    lock(SUM_LOCK);
+    s->sums->checksum += own->checksum;
+    s->sums->energy_before += own->energy_before;
+    s->sums->energy_after += own->energy_after;
+    s->sums->error = own->error <= s->sums->error ? s->sums->error : own->error;
+    for (size_t sample = 0; sample < SAMPLES; sample++) {
+        s->sums->samples[sample].re += own->samples[sample].re;
+        s->sums->samples[sample].im += own->samples[sample].im;
+    }
+    unlock(SUM_LOCK);
+}
+
+/* What an odd number of transforms has made of the points that are held against the definition. */
+static void find_samples(const struct shared *s, struct complex *matrix, long transforms)
+{
+    struct span rows = own_share(m), columns;
+    for (size_t sample = 0; sample < SAMPLES; sample++) {
+        size_t index = returned(sample_of(sample), transforms - 1), panel = 0;
+        if (index / m < rows.first || index / m >= rows.end)
+            continue;
+        while (columns = share_of(m, panel, panels), columns.end <= index % m)
+            panel++;
+        s->sums->found[sample] =
+            *place_of(matrix, thread_number(), index / m, panel, index % m).start;
+    }
+}
+
+/* Looks at the result, and at that of one transform more: one of the two is of an even number of
+ * transforms, and so the input, the other is what the definition says. Collective. */
+static void verify(const struct shared *s, const struct bench *b, struct sums *own)
+{
+    struct complex *last = s->matrices[rounds % 2], *next = s->matrices[1 - rounds % 2];
+    visit_rows(last, add_up, own);
+    if (rounds % 2 == 0)
+        visit_rows(last, hold_against_input, own);
+    else
+        find_samples(s, last, rounds);
+    barrier();
+    transform(b, last, next);
+    if (rounds % 2 == 0)
+        find_samples(s, next, rounds + 1);
+    else
+        visit_rows(next, hold_against_input, own);
+    add_samples(own);
+    give_sums(s, own);
+}
+
+static void work(void *argument)
+{
+    const struct shared *s = argument;
+    struct sums own = {0};
+    struct bench b;
+    if (!make_bench(&b)) {
+        fprintf(stderr, "%s: no memory for the roots of unity\n", program);
+        exit(1);
+    }
+    double start = seconds();
+    visit_rows(s->matrices[0], fill, &own);
+    visit_rows(s->matrices[1], clear, &own);
+    barrier();
+    struct clocks filled = clocks();
+    for (long round = 0; round < rounds; round++)
+        transform(&b, s->matrices[round % 2], s->matrices[1 - round % 2]);
+    if (keeps_time()) {
+        elapsed = since(filled);
+        set_up = filled.wall - start;
+    }
+
+    verify(s, &b, &own);
+    free(b.memory);
+}
+
+/* How far a point may be off: rounding grows with the logarithm of n, and with each transform. */
+static double tolerance(void)
+{
+    return 1e-15 * (double)log_m * (double)even_rounds();
+}
+
+static bool check(const struct shared *s)
+{
+    const struct sums *sums = s->sums;
+    if (!(sums->error <= tolerance()))
+        return complain("after %ld transforms a point is off by %.3g", even_rounds(), sums->error);
+    if (!(fabs(sums->energy_after - sums->energy_before) <= 1e-11 * sums->energy_before))
+        return complain("the sum of squares was %.17g and is %.17g", sums->energy_before,
+                        sums->energy_after);
+    for (size_t sample = 0; sample < SAMPLES; sample++) {
+        struct complex is = sums->found[sample], should = sums->samples[sample];
+        double off = hypot(is.re - should.re, is.im - should.im);
+        if (!(off <= 1e-15 * (double)m)) /* as much as the sum of n terms of about 1 / m may be */
+            return complain("point %zu of the transform is %.17g %+.17g i and should be %.17g "
+                            "%+.17g i",
+                            sample_of(sample), is.re, is.im, should.re, should.im);
+    }
+    return true;
+}
+
+/* ---- The program ----------------------------------------------------------------------------- */
+
+/* A matrix. If patches are in one piece it is kept coherent in parts of one, so that much travels
+ * at once and some while another is transposed; else, or if threads' rows do not end with a part, in
+ * pages as the job has them. */
+static struct complex *shared_matrix(void)
+{
+    size_t bytes = m * m * sizeof(struct complex), patch = bytes / threads / threads;
+    bool is_even = (threads & (threads - 1)) == 0;
+    return panels > 1 && is_even ? shared_in_units(bytes, patch / 16) : shared_zeroed(bytes);
+}
+
+static bool share(struct shared *s)
+{
+    s->matrices[0] = shared_matrix();
+    s->matrices[1] = shared_matrix();
+    s->sums = shared_zeroed(sizeof *s->sums);
+    return (s->matrices[0] != NULL && s->matrices[1] != NULL && s->sums != NULL) ||
+           complain("no shared memory for two times %ld points: %s", points, strerror(errno));
+}
+
+static void report(const struct shared *s)
+{
+    double operations = 5.0 * (double)points * 2.0 * (double)log_m * (double)rounds;
+    printf("points                   %ld\n", points);
+    printf("transforms               %ld\n", rounds);
+    printf("layout                   %s\n", layout);
+    printf("threads                  %zu on %d nodes\n", threads, nodes);
+    printf("largest error            %.3g\n", s->sums->error);
+    printf("checksum                 %016llx\n", (unsigned long long)s->sums->checksum);
+    printf("seconds to set up        %.6f\n", set_up);
+    print_clocks(elapsed);
+    printf("operations per second    %.4g\n", elapsed.wall > 0.0 ? operations / elapsed.wall : 0.0);
+}
+
+static int run(void)
+{
+    struct shared s;
+    share(&s);
+    if (!all_agree())
+        return 1;
+    on_all_threads(work, &s);
+    elapsed = most_of(elapsed);
+    if (node == 0) {
+        report(&s);
+        if (check(&s))
+            printf("checks                   passed\n");
+    }
+    return all_agree() ? 0 : 1;
+}
+
+/* Whether the arguments make sense; sets what follows from them. */
+static bool prepare(void)
+{
+    for (log_m = 2; log_m < 15 && 1L << (2 * log_m) < points; log_m++)
+        ;
+    m = (size_t)1 << log_m;
+    threads = threads_in_all();
+    bool in_rows = strcmp(layout, "rows") == 0;
+    panels = in_rows ? 1 : threads;
+    if (1L << (2 * log_m) != points)
+        return complain("-n takes a power of four, such as %ld, not %ld", 1L << (2 * log_m), points);
+    if (!in_rows && strcmp(layout, "patches") != 0)
+        return complain("-l takes 'patches' or 'rows', not '%.40s'", layout);
+    if (threads > m)
+        return complain("%ld points are %zu rows, too few for %zu threads", points, m, threads);
+    return true;
+}
+
+int main(int argc, char **argv)
+{
+    bool help;
+    int status = join("fft", &argc, &argv);
+    if (status != 0)
+        return status;
+    if (parse_options(OPTIONS, argc, argv, &help) && !help)
+        prepare();
+    if (!all_agree())
+        return leave(2);
+    if (!help)
+        return leave(run());
+    if (node == 0)
+        print_help();
+    return leave(0);
+}

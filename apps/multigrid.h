@@ -1,0 +1,412 @@
+/*
+ * Multigrid on many threads: what `ocean` solves its elliptic equations with.
+ *
+ * Read `solve` first. The unknowns are the cells of a square with walls around, twice in each
+ * direction of what they are on the next coarser grid. Every thread has a block of rows of each
+ * grid; a relaxation reads some rows more on both sides from its neighbours, and computes again
+ * privately what these compute there at the same time, so that several sweeps need one barrier.
+ * Grids that are small enough each thread relaxes whole, for itself.
+ */
+#ifndef HIROBA_APPS_MULTIGRID_H
+#define HIROBA_APPS_MULTIGRID_H
+
+#include "common.h"
+
+/* ---- Fields ---------------------------------------------------------------------------------- */
+
+/* Who computes: one of the threads, or alone once more for the checks. */
+struct team {
+    size_t index, count;
+    bool is_real;
+};
+
+static void meet(const struct team *team)
+{
+    if (team->is_real)
+        barrier();
+}
+
+/* The largest grid that each thread relaxes whole has so many rows and columns of cells. */
+static size_t gathered_cells;
+enum { MOST_GATHERED = 128 };
+
+/* A thread's rows, from 1, of a grid no smaller than that: whole ones of that, so that the rows of
+ * which it makes a coarser grid's are its own. */
+static struct span rows_of(size_t rows, const struct team *team, size_t index)
+{
+    struct span span = share_of(gathered_cells, index, team->count);
+    size_t scale = rows / gathered_cells;
+    return (struct span){span.first * scale + 1, span.end * scale + 1};
+}
+
+enum { SWEEPS = 2 }; /* before and after the coarser grid, red and black each */
+enum { REACH = 2 * SWEEPS }; /* rows beside a thread's own that it computes again */
+
+/* The most rows of a grid that one thread has. */
+static size_t most_rows(size_t rows, const struct team *team)
+{
+    return (gathered_cells + team->count - 1) / team->count * (rows / gathered_cells);
+}
+
+enum { LEAST_UNIT = 4096, MOST_UNIT = 131072 };
+
+/* What of a grid travels at once, in bytes: about as much as neighbours read, all of a thread's
+ * rows if everybody does. */
+static size_t unit_of(size_t rows, size_t width, const struct team *team)
+{
+    size_t read = rows == gathered_cells ? most_rows(rows, team) : REACH + 1, unit = LEAST_UNIT;
+    while (unit < MOST_UNIT && unit < read * width * sizeof(double))
+        unit *= 2;
+    return unit;
+}
+
+/* Doubles that a thread's rows take, up to the end of a unit. */
+static size_t section(size_t rows, size_t width, const struct team *team)
+{
+    size_t unit = unit_of(rows, width, team) / sizeof(double);
+    return (most_rows(rows, team) * width + unit - 1) / unit * unit;
+}
+
+/*
+ * The rows of a grid, 0 to rows + 1. In `all` are those of all threads, as they were at the last
+ * barrier; in `own` this thread's and private ones beside them. Without `own` they are read only.
+ */
+struct grid {
+    double **all, **own;
+};
+
+/* One level of a multigrid: unknowns twice, the right sides; rows and columns, 0 to cells + 1. */
+struct level {
+    size_t cells;
+    bool is_gathered; /* the right sides are shared, and each thread has unknowns of its own */
+    struct span mine;
+    struct grid unknowns[2], right;
+    double *diagonal[2];  /* of rows inside, at a wall; by column */
+    double *weight[2][2]; /* 1 / diagonal, or 0 in columns of the other colour */
+};
+
+enum { MOST_LEVELS = 15 };
+
+/* A multigrid for one of the equations; the solution are the finest level's `current` unknowns. */
+struct solver {
+    size_t levels, gathered, current; /* the level that is gathered, and those behind it, are private */
+    struct level level[MOST_LEVELS];
+};
+
+/* What a thread needs for itself, whatever it solves. */
+struct bench {
+    struct team team;
+    double **zeros;  /* rows of them */
+    double *buffer;  /* for four rows */
+    uint64_t cycles; /* so many were made */
+    bool has_failed; /* an equation was not solved in MOST_CYCLES */
+};
+
+/* ---- Memory ---------------------------------------------------------------------------------- */
+
+/* A thread's own memory, which lives until the program ends. */
+static void *private_zeroed(size_t bytes)
+{
+    const size_t line = 64;
+    size_t whole = (bytes + line - 1) / line * line;
+    void *memory = aligned_alloc(line, whole);
+    if (memory == NULL) {
+        fprintf(stderr, "%s: no memory for a thread's own rows\n", program);
+        exit(1);
+    }
+    return memset(memory, 0, whole);
+}
+
+static double **private_rows(size_t rows, size_t width)
+{
+    double **table = private_zeroed((rows + 2) * sizeof *table);
+    double *memory = private_zeroed((rows + 2) * width * sizeof *memory);
+    for (size_t i = 0; i < rows + 2; i++)
+        table[i] = memory + i * width;
+    return table;
+}
+
+/* The rows of a grid in memory for so many threads; those at the walls are a row of zeros. */
+static struct grid grid_over(double *memory, const struct team *team, size_t rows, size_t width)
+{
+    struct grid grid = {private_zeroed((rows + 2) * sizeof(double *)),
+                        private_zeroed((rows + 2) * sizeof(double *))};
+    grid.all[0] = grid.all[rows + 1] = private_zeroed(width * sizeof(double));
+    grid.own[0] = grid.own[rows + 1] = grid.all[0];
+    for (size_t thread = 0; thread < team->count; thread++) {
+        struct span span = rows_of(rows, team, thread);
+        double *start = memory + thread * section(rows, width, team);
+        for (size_t i = span.first; i < span.end; i++) {
+            grid.all[i] = start + (i - span.first) * width;
+            if (thread == team->index)
+                grid.own[i] = grid.all[i];
+        }
+    }
+    struct span own = rows_of(rows, team, team->index);
+    for (size_t i = own.first > REACH ? own.first - REACH : 1; i < own.end + REACH && i <= rows; i++)
+        if (grid.own[i] == NULL)
+            grid.own[i] = private_zeroed(width * sizeof(double));
+    return grid;
+}
+
+static struct grid private_grid(size_t cells)
+{
+    double **rows = private_rows(cells, cells + 2);
+    return (struct grid){rows, rows};
+}
+
+/* ---- Relaxation ------------------------------------------------------------------------------ */
+
+/*
+ * An equation is: the sum of a cell's four neighbours - diagonal * the cell = the right side. A
+ * neighbour beyond a wall is minus the cell, so that it counts as one more in the diagonal and is
+ * stored as 0.
+ */
+
+/* A row relaxed: only the cells whose weight is not 0. Returns through `to`, which may be `row`. */
+static void relax_row(double *restrict buffer, double *to, const double *above, const double *row,
+                      const double *below, const double *right, const double *diagonal,
+                      const double *weight, size_t cells)
+{
+    for (size_t j = 1; j <= cells; j++)
+        buffer[j] = row[j] + weight[j] * (((above[j] + below[j]) + (row[j - 1] + row[j + 1])) -
+                                          right[j] - diagonal[j] * row[j]);
+    memcpy(to + 1, buffer + 1, cells * sizeof *to);
+}
+
+static bool at_wall(const struct level *l, size_t i)
+{
+    return i == 1 || i == l->cells;
+}
+
+static struct span clipped(const struct level *l, size_t first, size_t end, size_t more)
+{
+    return (struct span){first > more ? first - more : 1,
+                         end + more < l->cells + 1 ? end + more : l->cells + 1};
+}
+
+/* One colour of a row. */
+static void relax_colour(const struct level *l, double *buffer, double **from, double **to, size_t i,
+                         size_t colour)
+{
+    relax_row(buffer, to[i], from[i - 1], from[i], from[i + 1], l->right.all[i],
+              l->diagonal[at_wall(l, i)], l->weight[at_wall(l, i)][(i + colour) % 2], l->cells);
+}
+
+/* All sweeps of a visit, so that the rows first <= i < end are right. The first colour goes from
+ * `from` to `to`, in which the rest happens. Each colour follows a row behind the one before it, so
+ * that rows are still near when they are needed again. */
+static void relax(const struct level *l, double *buffer, double **from, double **to, size_t first,
+                  size_t end, size_t sweeps)
+{
+    const size_t colours = 2 * sweeps;
+    struct span all = clipped(l, first, end, colours - 1);
+    for (size_t front = all.first; front < all.end + colours - 1; front++)
+        for (size_t k = 0; k < colours && k + 1 <= front; k++) {
+            struct span rows = clipped(l, first, end, colours - 1 - k);
+            if (front - k >= rows.first && front - k < rows.end)
+                relax_colour(l, buffer, k == 0 ? from : to, to, front - k, k % 2);
+        }
+}
+
+/* What is missing in a row's equations. */
+static void residual_row(const struct level *l, double **rows, size_t i, double *restrict residual)
+{
+    const double *above = rows[i - 1], *row = rows[i], *below = rows[i + 1];
+    const double *right = l->right.all[i], *diagonal = l->diagonal[at_wall(l, i)];
+    for (size_t j = 1; j <= l->cells; j++)
+        residual[j] = right[j] + diagonal[j] * row[j] -
+                      ((above[j] + below[j]) + (row[j - 1] + row[j + 1]));
+}
+
+/* The largest size of a row's numbers, and of what was found before. */
+static double largest(const double *row, size_t cells, double most)
+{
+    enum { WIDTH = 8 };
+    double lanes[WIDTH] = {0.0};
+    size_t j = 1;
+    for (; j + WIDTH <= cells + 1; j += WIDTH)
+        for (size_t k = 0; k < WIDTH; k++)
+            lanes[k] = fabs(row[j + k]) > lanes[k] ? fabs(row[j + k]) : lanes[k];
+    for (; j <= cells; j++)
+        most = fabs(row[j]) > most ? fabs(row[j]) : most;
+    for (size_t k = 0; k < WIDTH; k++)
+        most = lanes[k] > most ? lanes[k] : most;
+    return most;
+}
+
+/* Makes the coarser grid's right sides of its own rows; the largest residual and right side. */
+static void restrict_residuals(const struct level *l, const struct level *coarser, double **rows,
+                               double *buffer, double most[2])
+{
+    double *upper = buffer, *lower = buffer + l->cells + 2;
+    for (size_t i = coarser->mine.first; i < coarser->mine.end; i++) {
+        residual_row(l, rows, 2 * i - 1, upper);
+        residual_row(l, rows, 2 * i, lower);
+        double *to = coarser->right.own[i];
+        for (size_t j = 1; j <= coarser->cells; j++)
+            to[j] = (upper[2 * j - 1] + upper[2 * j]) + (lower[2 * j - 1] + lower[2 * j]);
+        most[0] = largest(lower, l->cells, largest(upper, l->cells, most[0]));
+        most[1] = largest(l->right.all[2 * i], l->cells, most[1]);
+        most[1] = largest(l->right.all[2 * i - 1], l->cells, most[1]);
+    }
+}
+
+/* to = row + what a coarser grid's solution says, three quarters of it by the nearest cells. */
+static void correct_row(double *restrict to, const double *restrict row, const double *near,
+                        const double *far, bool is_far_wall, double *restrict mixed, size_t cells)
+{
+    double sign = is_far_wall ? -1.0 : 1.0; /* beyond a wall is minus the nearest */
+    const double *other = is_far_wall ? near : far;
+    for (size_t j = 1; j <= cells / 2; j++)
+        mixed[j] = 0.75 * near[j] + 0.25 * sign * other[j];
+    mixed[0] = -mixed[1];
+    mixed[cells / 2 + 1] = -mixed[cells / 2];
+    for (size_t j = 1; j <= cells / 2; j++) {
+        to[2 * j - 1] = row[2 * j - 1] + (0.75 * mixed[j] + 0.25 * mixed[j - 1]);
+        to[2 * j] = row[2 * j] + (0.75 * mixed[j] + 0.25 * mixed[j + 1]);
+    }
+}
+
+static void correct_rows(const struct level *l, const struct level *coarser, double **coarse,
+                         double **from, double **to, struct span rows, double *buffer)
+{
+    for (size_t i = rows.first; i < rows.end; i++) {
+        size_t near = (i + 1) / 2, far = i % 2 == 1 ? near - 1 : near + 1;
+        correct_row(to[i], from[i], coarse[near], coarse[far], far < 1 || far > coarser->cells,
+                    buffer, l->cells);
+    }
+}
+
+/* ---- Multigrid ------------------------------------------------------------------------------- */
+
+enum { COARSEST_SWEEPS = 12 };
+
+/* From the level down and up again, for grids that a thread has for itself: `from` 0. */
+static void cycle_privately(struct solver *s, size_t level, double *buffer)
+{
+    struct level *l = &s->level[level], *coarser = l + 1;
+    double **rows = l->unknowns[0].own, most[2] = {0.0, 0.0};
+    for (size_t i = 1; i <= l->cells; i++)
+        memset(rows[i], 0, (l->cells + 2) * sizeof **rows);
+    if (level + 1 == s->levels) {
+        relax(l, buffer, rows, rows, 1, l->cells + 1, COARSEST_SWEEPS);
+        return;
+    }
+    relax(l, buffer, rows, rows, 1, l->cells + 1, SWEEPS);
+    restrict_residuals(l, coarser, rows, buffer, most);
+    cycle_privately(s, level + 1, buffer);
+    correct_rows(l, coarser, coarser->unknowns[0].own, rows, rows,
+                 (struct span){1, l->cells + 1}, buffer);
+    relax(l, buffer, rows, rows, 1, l->cells + 1, SWEEPS);
+}
+
+/* Begins to bring rows that the neighbours have. */
+static void announce(const struct level *l, double **all, size_t reach)
+{
+    struct span wide = clipped(l, l->mine.first, l->mine.end, reach);
+    size_t bytes = (l->cells + 2) * sizeof(double);
+    if (wide.first < l->mine.first)
+        read_soon(all[wide.first], (l->mine.first - wide.first) * bytes);
+    if (wide.end > l->mine.end)
+        read_soon(all[l->mine.end], (wide.end - l->mine.end) * bytes);
+}
+
+/* Relaxes a shared level, from one of its grids to the other, and makes the right sides of the
+ * next. `most` becomes the largest residual and right side. */
+static void go_down(const struct bench *b, struct solver *s, size_t level, double most[2])
+{
+    struct level *l = &s->level[level];
+    double **from = level == 0 ? l->unknowns[s->current].all : b->zeros;
+    double **to = l->unknowns[level == 0 ? 1 - s->current : 1].own;
+    if (level == 0)
+        announce(l, from, REACH + 1);
+    announce(l, l->right.all, REACH);
+    relax(l, b->buffer, from, to, l->mine.first - 1, l->mine.end + 1, SWEEPS);
+    most[0] = most[1] = 0.0;
+    restrict_residuals(l, l + 1, to, b->buffer, most);
+}
+
+/* Corrects a shared level by what the next one says, and relaxes it, from the other grid back. */
+static void go_up(const struct bench *b, struct solver *s, size_t level)
+{
+    struct level *l = &s->level[level], *coarser = l + 1;
+    size_t back = level == 0 ? s->current : 0;
+    double **coarse = coarser->is_gathered ? coarser->unknowns[0].own : coarser->unknowns[0].all;
+    announce(l, l->unknowns[1 - back].all, REACH);
+    if (!coarser->is_gathered)
+        announce(coarser, coarse, REACH / 2 + 1);
+    correct_rows(l, coarser, coarse, l->unknowns[1 - back].all, l->unknowns[back].own,
+                 clipped(l, l->mine.first, l->mine.end, REACH), b->buffer);
+    relax(l, b->buffer, l->unknowns[back].own, l->unknowns[back].own, l->mine.first, l->mine.end,
+          SWEEPS);
+}
+
+static const double TOLERANCE = 1e-7; /* of the largest right side */
+enum { MOST_CYCLES = 60 };
+
+/* What all threads found to be the largest residual and right side: it came with the right sides
+ * of the grid that all read, in the columns outside of the walls. */
+static bool is_solved(const struct bench *b, const struct level *gathered)
+{
+    double residual = 0.0, right = 0.0;
+    for (size_t thread = 0; thread < b->team.count; thread++) {
+        const double *row =
+            gathered->right.all[rows_of(gathered->cells, &b->team, thread).first];
+        residual = row[0] > residual ? row[0] : residual;
+        right = row[gathered->cells + 1] > right ? row[gathered->cells + 1] : right;
+    }
+    return residual <= TOLERANCE * right;
+}
+
+/* Cycles through all levels until the equations hold. The right sides are there, and the unknowns
+ * some guess. Collective. */
+static void solve(struct bench *b, struct solver *s)
+{
+    struct level *gathered = &s->level[s->gathered];
+    for (size_t cycle = 0; cycle < MOST_CYCLES; cycle++, b->cycles++) {
+        double most[2], others[2];
+        for (size_t level = 0; level < s->gathered; level++) {
+            go_down(b, s, level, level == 0 ? most : others);
+            if (level + 1 == s->gathered) {
+                gathered->right.own[gathered->mine.first][0] = most[0];
+                gathered->right.own[gathered->mine.first][gathered->cells + 1] = most[1];
+            }
+            meet(&b->team);
+        }
+        announce(gathered, gathered->right.all, gathered->cells);
+        if (is_solved(b, gathered)) {
+            s->current = 1 - s->current;
+            return;
+        }
+        cycle_privately(s, s->gathered, b->buffer);
+        for (size_t level = s->gathered; level-- > 0;) {
+            go_up(b, s, level);
+            meet(&b->team);
+        }
+    }
+    b->has_failed = true;
+}
+
+static double **solution(const struct solver *s)
+{
+    return s->level[0].unknowns[s->current].own;
+}
+
+/* The coefficients of a level: `extra` in the diagonal beside the four neighbours. */
+static void set_coefficients(struct level *l, double extra)
+{
+    size_t width = l->cells + 2;
+    for (size_t wall = 0; wall < 2; wall++) {
+        l->diagonal[wall] = private_zeroed(width * sizeof(double));
+        l->weight[wall][0] = private_zeroed(width * sizeof(double));
+        l->weight[wall][1] = private_zeroed(width * sizeof(double));
+        for (size_t j = 1; j <= l->cells; j++) {
+            double d = 4.0 + extra + (double)wall + (j == 1 || j == l->cells ? 1.0 : 0.0);
+            l->diagonal[wall][j] = d;
+            l->weight[wall][j % 2][j] = 1.0 / d;
+        }
+    }
+}
+
+#endif

@@ -1,0 +1,707 @@
+/*
+ * ocean: the currents of a wind-driven ocean of two layers.
+ *
+ *     hiroba cc -O3 -march=native -o ocean ocean.c -lm
+ *     hiroba run -n 4 ./ocean -n 514 -s 12
+ *
+ * Read `move` first: it is the whole parallel program. In each step the stream functions of both
+ * layers give, by Laplacians and A. Arakawa's Jacobians, how potential vorticity changes; two
+ * elliptic equations, one for the difference of the layers and one for their mean, turn that into
+ * the change of the stream functions (W. R. Holland, J. Phys. Oceanogr. 8, 1978). They are solved
+ * by multigrid with red-black Gauss-Seidel relaxation.
+ *
+ * Every thread has a block of rows of each field. A relaxation reads some rows more on both sides
+ * than it has, from its neighbours, and computes again privately what these compute there at the
+ * same time: so several sweeps need one barrier and not one each. Grids that are small enough each
+ * thread relaxes whole, for itself. Every number is computed by the same operations whoever does
+ * it, so nothing depends on how many threads there are.
+ *
+ * A field has (n - 2)^2 cells with walls around. Outside of a wall a value is such that the mean
+ * with the one inside is the wall's: 0 for what the equations are solved for, and vorticity.
+ */
+
+#include "multigrid.h"
+
+static long n = 258, steps = 6;
+
+static const struct option OPTIONS[] = {
+    {"-n", "a number of points an edge", 10, 16386, &n, NULL},
+    {"-s", "a number of steps", 1, 100000, &steps, NULL},
+    {NULL, NULL, 0, 0, NULL, NULL},
+};
+
+static void print_help(void)
+{
+    printf("usage: ocean [-n POINTS] [-s STEPS] [--sequential]\n"
+           "\n"
+           "Moves an ocean, and checks its currents.\n"
+           "\n"
+           "  -n POINTS     so many an edge, a power of two and two [%ld]\n"
+           "  -s STEPS      of eight hours each [%ld]\n"
+           "  --sequential  one thread, without Hiroba\n"
+           "  -h, --help    print this help\n"
+           "\n"
+           "Exit status: 0 the ocean passed its checks, 1 it did not, 2 bad arguments.\n",
+           n, steps);
+}
+
+/* ---- The ocean ------------------------------------------------------------------------------- */
+
+static const double CELL = 20e3, STEP = 28800.0;                /* metres, seconds */
+static const double CORIOLIS = 8.3e-5, BETA = 2e-11;            /* 1 / s, 1 / (m s) */
+static const double UPPER = 1000.0, LOWER = 4000.0;             /* the layers, metres */
+static const double GRAVITY = 0.02, DRAG = 1e-7, FRICTION = 400.0; /* reduced; 1 / s; m^2 / s */
+static const double WIND = 1e-4 / 1000.0;                       /* stress by density and depth */
+
+enum { DIFFERENCE, MEAN, EQUATIONS };
+
+/* The share of the equations' solutions in the two layers' stream functions. */
+static const double OF_UPPER = 4000.0 / 5000.0, OF_LOWER = -1000.0 / 5000.0;
+
+/* By how much the layers' difference stretches the upper and the lower layer, 1 / m^2. */
+static double stretch(double depth)
+{
+    return CORIOLIS * CORIOLIS / (GRAVITY * depth);
+}
+
+/* A stream function at the beginning: some eddies, none through a wall. Row and column from 1. */
+static double initial(size_t layer, size_t row, size_t column)
+{
+    double y = ((double)row - 0.5) / (double)(n - 2), x = ((double)column - 0.5) / (double)(n - 2);
+    double sum = 0.0;
+    for (size_t eddy = 0; eddy < 6; eddy++) {
+        uint64_t bits = scattered(16 * layer + eddy);
+        double waves_y = (double)(1 + bits % 5), waves_x = (double)(1 + bits / 8 % 5);
+        double turn = (double)(bits >> 11) * 0x1p-52 - 1.0;
+        sum += turn * sin(3.14159265358979323846 * waves_y * y) *
+               sin(3.14159265358979323846 * waves_x * x);
+    }
+    return (layer == 0 ? 3e4 : 1e4) * sum;
+}
+
+/* What the wind adds to the vorticity of a row of the upper layer. */
+static double wind_at(size_t row)
+{
+    double y = ((double)row - 0.5) / (double)(n - 2), wide = (double)(n - 2) * CELL;
+    return -WIND * 2.0 * 3.14159265358979323846 / wide * sin(2.0 * 3.14159265358979323846 * y);
+}
+
+enum { UPPER_LAYER, LOWER_LAYER, LAYERS };
+
+/* What is shared: a piece of memory for each grid. */
+struct shared {
+    double *unknowns[EQUATIONS][MOST_LEVELS][2], *right[EQUATIONS][MOST_LEVELS];
+    double *stream[LAYERS], *before[EQUATIONS], *answer, *row_sums;
+    struct sums {
+        uint64_t checksum;
+        double walls[LAYERS]; /* the stream functions there, at the end */
+        uint64_t cycles;
+        bool has_failed;
+    } *sums;
+};
+
+/* A thread's view of it all. */
+struct ocean {
+    struct bench bench;
+    struct span mine;
+    struct solver solvers[EQUATIONS];
+    struct grid stream[LAYERS], before[EQUATIONS]; /* the last changes */
+    struct grid answer; /* to a wall of height 1, and no right side */
+    struct grid row_sums;
+    double walls[LAYERS], wall_before, answer_sum;
+    double **wide[LAYERS], **vorticity[LAYERS], **potential[LAYERS]; /* private */
+};
+
+static void make_solver(struct ocean *o, const struct shared *s, size_t equation)
+{
+    const struct team *team = &o->bench.team;
+    struct solver *solver = &o->solvers[equation];
+    double squared = equation == DIFFERENCE ? stretch(UPPER) + stretch(LOWER) : 0.0;
+    double extra = squared * CELL * CELL;
+    for (size_t cells = (size_t)n - 2; cells >= 2; cells /= 2, extra *= 4.0) {
+        struct level *l = &solver->level[solver->levels++];
+        l->cells = cells;
+        l->is_gathered = cells == gathered_cells;
+        if (cells >= gathered_cells) {
+            l->mine = rows_of(cells, team, team->index);
+            l->right = grid_over(s->right[equation][solver->levels - 1], team, cells, cells + 2);
+        } else {
+            l->mine = (struct span){1, cells + 1};
+            l->right = private_grid(cells);
+        }
+        if (cells > gathered_cells) {
+            solver->gathered = solver->levels;
+            for (size_t i = 0; i < 2; i++)
+                l->unknowns[i] = grid_over(s->unknowns[equation][solver->levels - 1][i], team,
+                                           cells, cells + 2);
+        } else {
+            l->unknowns[0] = private_grid(cells);
+        }
+        set_coefficients(l, extra);
+    }
+}
+
+/* ---- Stencils -------------------------------------------------------------------------------- */
+
+static double **layer_rows(void)
+{
+    return private_rows((size_t)n - 2, (size_t)n);
+}
+
+/* The stream function of a layer with two rows more on either side, and what is beyond the walls. */
+static void widen(const struct ocean *o, size_t layer)
+{
+    const size_t cells = (size_t)n - 2;
+    struct level like = {.cells = cells, .mine = o->mine};
+    struct span rows = clipped(&like, o->mine.first, o->mine.end, 2);
+    double **to = o->wide[layer], wall = 2.0 * o->walls[layer];
+    announce(&like, o->stream[layer].all, 2);
+    for (size_t i = rows.first; i < rows.end; i++) {
+        memcpy(to[i] + 1, o->stream[layer].all[i] + 1, cells * sizeof(double));
+        to[i][0] = wall - to[i][1];
+        to[i][cells + 1] = wall - to[i][cells];
+    }
+    for (size_t j = 0; j < cells + 2; j++) {
+        if (rows.first == 1)
+            to[0][j] = wall - to[1][j];
+        if (rows.end == cells + 1)
+            to[cells + 1][j] = wall - to[cells][j];
+    }
+}
+
+/* The sum of four neighbours less four times the cell. */
+static void laplacian_row(double **from, size_t i, double *restrict to, double scale)
+{
+    const double *above = from[i - 1], *row = from[i], *below = from[i + 1];
+    for (size_t j = 1; j + 1 < (size_t)n; j++)
+        to[j] = scale *
+                (((above[j] + below[j]) + (row[j - 1] + row[j + 1])) - 4.0 * row[j]);
+}
+
+/* The vorticity of a layer, with a row more on either side, and minus that beyond the walls. */
+static void find_vorticity(const struct ocean *o, size_t layer)
+{
+    const size_t cells = (size_t)n - 2;
+    struct level like = {.cells = cells, .mine = o->mine};
+    struct span rows = clipped(&like, o->mine.first, o->mine.end, 1);
+    double **to = o->vorticity[layer];
+    for (size_t i = rows.first; i < rows.end; i++) {
+        laplacian_row(o->wide[layer], i, to[i], 1.0 / (CELL * CELL));
+        to[i][0] = -to[i][1];
+        to[i][cells + 1] = -to[i][cells];
+    }
+    for (size_t j = 0; j < cells + 2; j++) {
+        if (rows.first == 1)
+            to[0][j] = -to[1][j];
+        if (rows.end == cells + 1)
+            to[cells + 1][j] = -to[cells][j];
+    }
+}
+
+/* What the layers conserve: vorticity, the earth's turn, and the stretching of columns. */
+static void find_potential(const struct ocean *o)
+{
+    const double upper = stretch(UPPER), lower = stretch(LOWER);
+    for (size_t i = o->mine.first - 1; i < o->mine.end + 1; i++) {
+        double earth = BETA * CELL * ((double)i - 0.5);
+        const double *p = o->wide[UPPER_LAYER][i], *q = o->wide[LOWER_LAYER][i];
+        for (size_t j = 0; j < (size_t)n; j++) {
+            double difference = p[j] - q[j];
+            o->potential[UPPER_LAYER][i][j] =
+                o->vorticity[UPPER_LAYER][i][j] + earth - upper * difference;
+            o->potential[LOWER_LAYER][i][j] =
+                o->vorticity[LOWER_LAYER][i][j] + earth + lower * difference;
+        }
+    }
+}
+
+/* Arakawa's Jacobian of two fields (J. Comput. Phys. 1, 1966), which conserves their squares. */
+static void jacobian_row(double **p, double **q, size_t i, double *restrict to)
+{
+    const double *pn = p[i + 1], *p0 = p[i], *ps = p[i - 1];
+    const double *qn = q[i + 1], *q0 = q[i], *qs = q[i - 1], scale = 1.0 / (12.0 * CELL * CELL);
+    for (size_t j = 1; j + 1 < (size_t)n; j++) {
+        double first = (p0[j + 1] - p0[j - 1]) * (qn[j] - qs[j]) -
+                       (pn[j] - ps[j]) * (q0[j + 1] - q0[j - 1]);
+        double second = p0[j + 1] * (qn[j + 1] - qs[j + 1]) - p0[j - 1] * (qn[j - 1] - qs[j - 1]) -
+                        pn[j] * (qn[j + 1] - qn[j - 1]) + ps[j] * (qs[j + 1] - qs[j - 1]);
+        double third = qn[j] * (pn[j + 1] - pn[j - 1]) - qs[j] * (ps[j + 1] - ps[j - 1]) -
+                       q0[j + 1] * (pn[j + 1] - ps[j + 1]) + q0[j - 1] * (pn[j - 1] - ps[j - 1]);
+        to[j] = scale * ((first + second) + third);
+    }
+}
+
+/* How fast the potential vorticity of both layers changes in a row. */
+static void tendency_row(const struct ocean *o, size_t i, double *restrict upper,
+                         double *restrict lower)
+{
+    double *friction = o->bench.buffer, wind = wind_at(i);
+    jacobian_row(o->wide[UPPER_LAYER], o->potential[UPPER_LAYER], i, upper);
+    laplacian_row(o->vorticity[UPPER_LAYER], i, friction, FRICTION / (CELL * CELL));
+    for (size_t j = 1; j + 1 < (size_t)n; j++)
+        upper[j] = wind + friction[j] - upper[j];
+    jacobian_row(o->wide[LOWER_LAYER], o->potential[LOWER_LAYER], i, lower);
+    laplacian_row(o->vorticity[LOWER_LAYER], i, friction, FRICTION / (CELL * CELL));
+    for (size_t j = 1; j + 1 < (size_t)n; j++)
+        lower[j] = friction[j] - DRAG * o->vorticity[LOWER_LAYER][i][j] - lower[j];
+}
+
+/* The right sides of both equations. */
+static void find_right_sides(const struct ocean *o)
+{
+    for (size_t layer = 0; layer < LAYERS; layer++) {
+        widen(o, layer);
+        find_vorticity(o, layer);
+    }
+    find_potential(o);
+    double *upper = o->bench.buffer + n, *lower = o->bench.buffer + 2 * n;
+    for (size_t i = o->mine.first; i < o->mine.end; i++) {
+        double *difference = o->solvers[DIFFERENCE].level[0].right.own[i];
+        double *mean = o->solvers[MEAN].level[0].right.own[i];
+        tendency_row(o, i, upper, lower);
+        for (size_t j = 1; j + 1 < (size_t)n; j++) {
+            difference[j] = CELL * CELL * (upper[j] - lower[j]);
+            mean[j] = CELL * CELL * (OF_UPPER * lower[j] - OF_LOWER * upper[j]);
+        }
+    }
+}
+
+/* ---- The parallel program -------------------------------------------------------------------- */
+
+/* The sum of a row, in an order that suits vectors. */
+static double row_sum(const double *row)
+{
+    enum { WIDTH = 8 };
+    double sums[WIDTH] = {0.0}, sum = 0.0;
+    size_t j = 1;
+    for (; j + WIDTH < (size_t)n; j += WIDTH)
+        for (size_t k = 0; k < WIDTH; k++)
+            sums[k] += row[j + k];
+    for (; j + 1 < (size_t)n; j++)
+        sum += row[j];
+    for (size_t k = 0; k < WIDTH; k++)
+        sum += sums[k];
+    return sum;
+}
+
+static void give_row_sums(const struct ocean *o, double **rows)
+{
+    for (size_t i = o->mine.first; i < o->mine.end; i++)
+        o->row_sums.own[i][0] = row_sum(rows[i]);
+}
+
+/* What all threads' rows add up to; after a barrier. */
+static double take_row_sums(const struct ocean *o)
+{
+    double sum = 0.0;
+    for (size_t i = 1; i + 1 < (size_t)n; i++)
+        sum += o->row_sums.all[i][0];
+    return sum;
+}
+
+/* Moves the stream functions by their change, and half of how much that differs from the last one
+ * (J. C. Adams). The layers' difference is raised along the walls until it has no change in sum:
+ * water does not vanish. */
+static void change(struct ocean *o, bool is_first)
+{
+    double raised = -take_row_sums(o) / o->answer_sum;
+    double by = is_first ? STEP : 1.5 * STEP, less = is_first ? 0.0 : 0.5 * STEP;
+    double **differences = solution(&o->solvers[DIFFERENCE]);
+    double **means = solution(&o->solvers[MEAN]);
+    for (size_t i = o->mine.first; i < o->mine.end; i++) {
+        double *difference_before = o->before[DIFFERENCE].own[i];
+        double *mean_before = o->before[MEAN].own[i];
+        double *upper = o->stream[UPPER_LAYER].own[i], *lower = o->stream[LOWER_LAYER].own[i];
+        const double *answer = o->answer.own[i];
+        for (size_t j = 1; j + 1 < (size_t)n; j++) {
+            double difference = differences[i][j] + raised * answer[j], mean = means[i][j];
+            double moved = by * difference - less * difference_before[j];
+            double both = by * mean - less * mean_before[j];
+            upper[j] += both + OF_UPPER * moved;
+            lower[j] += both + OF_LOWER * moved;
+            difference_before[j] = difference;
+            mean_before[j] = mean;
+        }
+    }
+    double moved = by * raised - less * o->wall_before;
+    o->walls[UPPER_LAYER] += OF_UPPER * moved;
+    o->walls[LOWER_LAYER] += OF_LOWER * moved;
+    o->wall_before = raised;
+}
+
+/* All steps. Collective. */
+static void move(struct ocean *o)
+{
+    for (long step = 0; step < steps; step++) {
+        find_right_sides(o);
+        meet(&o->bench.team);
+        solve(&o->bench, &o->solvers[DIFFERENCE]);
+        give_row_sums(o, solution(&o->solvers[DIFFERENCE]));
+        solve(&o->bench, &o->solvers[MEAN]); /* has barriers */
+        change(o, step == 0);
+        meet(&o->bench.team);
+    }
+}
+
+/* Collective: what the difference of the layers is if the walls are 1 and nothing else acts. */
+static void find_answer(struct ocean *o)
+{
+    struct solver *s = &o->solvers[DIFFERENCE];
+    double extra = s->level[0].diagonal[0][2] - 4.0;
+    for (size_t i = o->mine.first; i < o->mine.end; i++)
+        for (size_t j = 1; j + 1 < (size_t)n; j++)
+            s->level[0].right.own[i][j] = extra;
+    meet(&o->bench.team);
+    solve(&o->bench, s);
+    for (size_t i = o->mine.first; i < o->mine.end; i++)
+        for (size_t j = 1; j + 1 < (size_t)n; j++) {
+            o->answer.own[i][j] = 1.0 + solution(s)[i][j];
+            s->level[0].unknowns[0].own[i][j] = s->level[0].unknowns[1].own[i][j] = 0.0;
+        }
+    give_row_sums(o, o->answer.own);
+    meet(&o->bench.team);
+    o->answer_sum = take_row_sums(o);
+    o->bench.cycles = 0;
+}
+
+/* Makes a thread's view, and its part of the beginning. Collective. */
+static struct ocean *make_ocean(const struct shared *s, struct team team)
+{
+    const size_t cells = (size_t)n - 2, width = (size_t)n;
+    struct ocean *o = private_zeroed(sizeof *o);
+    o->bench.team = team;
+    o->mine = rows_of(cells, &team, team.index);
+    o->bench.buffer = private_zeroed(4 * width * sizeof(double));
+    o->bench.zeros = private_zeroed((cells + 2) * sizeof(double *));
+    for (size_t i = 0; i < cells + 2; i++)
+        o->bench.zeros[i] = i == 0 ? private_zeroed(width * sizeof(double)) : o->bench.zeros[0];
+    for (size_t equation = 0; equation < EQUATIONS; equation++) {
+        make_solver(o, s, equation);
+        o->before[equation] = grid_over(s->before[equation], &team, cells, width);
+    }
+    o->answer = grid_over(s->answer, &team, cells, width);
+    o->row_sums = grid_over(s->row_sums, &team, cells, 1);
+    for (size_t layer = 0; layer < LAYERS; layer++) {
+        o->stream[layer] = grid_over(s->stream[layer], &team, cells, width);
+        o->wide[layer] = layer_rows();
+        o->vorticity[layer] = layer_rows();
+        o->potential[layer] = layer_rows();
+        for (size_t i = o->mine.first; i < o->mine.end; i++)
+            for (size_t j = 1; j <= cells; j++) {
+                o->stream[layer].own[i][j] = initial(layer, i, j);
+                o->before[layer].own[i][j] = 0.0; /* there are as many equations as layers */
+            }
+    }
+    find_answer(o);
+    return o;
+}
+
+enum { SUM_LOCK };
+
+static double set_up;
+static struct clocks elapsed;
+static size_t threads;
+
+static void work(void *argument)
+{
+    const struct shared *s = argument;
+    double start = seconds();
+    struct ocean *o = make_ocean(s, (struct team){thread_number(), thread_count(), true});
+    barrier();
+    struct clocks begun = clocks();
+    move(o);
+    if (keeps_time()) {
+        elapsed = since(begun);
+        set_up = begun.wall - start;
+    }
+
+    uint64_t checksum = 0;
+    for (size_t layer = 0; layer < LAYERS; layer++)
+        for (size_t i = o->mine.first; i < o->mine.end; i++)
+            for (size_t j = 1; j + 1 < (size_t)n; j++)
+                checksum += fingerprint((layer * (size_t)n + i) * (size_t)n + j,
+                                        bits_of(o->stream[layer].own[i][j]));
+    lock(SUM_LOCK);
+    s->sums->checksum += checksum;
+    s->sums->has_failed |= o->bench.has_failed;
+    unlock(SUM_LOCK);
+    if (thread_number() == 0) {
+        memcpy(s->sums->walls, o->walls, sizeof o->walls);
+        s->sums->cycles = o->bench.cycles;
+    }
+    find_right_sides(o); /* for the checks: those of a next step, and their solutions */
+    barrier();
+    for (size_t equation = 0; equation < EQUATIONS; equation++) {
+        solve(&o->bench, &o->solvers[equation]);
+        if (o->solvers[equation].current != 0) /* where the checks look for them */
+            for (size_t i = o->mine.first; i < o->mine.end; i++)
+                memcpy(o->solvers[equation].level[0].unknowns[0].own[i],
+                       solution(&o->solvers[equation])[i], (size_t)n * sizeof(double));
+    }
+}
+
+/* ---- Verdict --------------------------------------------------------------------------------- */
+
+/* Everything as one thread sees it that is alone. */
+struct view {
+    struct grid stream[LAYERS], right[EQUATIONS], unknowns[EQUATIONS];
+    double walls[LAYERS];
+};
+
+/* A stream function anywhere, also beyond a wall; rows and columns of cells from 1. */
+static double stream_at(const struct view *v, size_t layer, size_t row, size_t column)
+{
+    const size_t cells = (size_t)n - 2;
+    bool is_out = (row < 1 || row > cells) != (column < 1 || column > cells);
+    size_t i = row < 1 ? 1 : row > cells ? cells : row;
+    size_t j = column < 1 ? 1 : column > cells ? cells : column;
+    double inside = v->stream[layer].all[i][j];
+    return is_out ? 2.0 * v->walls[layer] - inside : inside;
+}
+
+static double vorticity_at(const struct view *v, size_t layer, size_t row, size_t column)
+{
+    const size_t cells = (size_t)n - 2;
+    size_t i = row < 1 ? 1 : row > cells ? cells : row;
+    size_t j = column < 1 ? 1 : column > cells ? cells : column;
+    double sum = stream_at(v, layer, i - 1, j) + stream_at(v, layer, i + 1, j) +
+                 stream_at(v, layer, i, j - 1) + stream_at(v, layer, i, j + 1) -
+                 4.0 * stream_at(v, layer, i, j);
+    return ((i != row) != (j != column) ? -sum : sum) / (CELL * CELL);
+}
+
+static double potential_at(const struct view *v, size_t layer, size_t row, size_t column)
+{
+    double difference =
+        stream_at(v, UPPER_LAYER, row, column) - stream_at(v, LOWER_LAYER, row, column);
+    return vorticity_at(v, layer, row, column) + BETA * CELL * ((double)row - 0.5) +
+           (layer == UPPER_LAYER ? -stretch(UPPER) : stretch(LOWER)) * difference;
+}
+
+/* Arakawa's Jacobian from its definition: the mean of three ways to write it with differences over
+ * two cells. `size` becomes the size of the terms. */
+static double jacobian_at(const struct view *v, size_t layer, size_t row, size_t column, double *size)
+{
+    double p[3][3], q[3][3];
+    for (size_t i = 0; i < 3; i++)
+        for (size_t j = 0; j < 3; j++) {
+            p[i][j] = stream_at(v, layer, row + i - 1, column + j - 1);
+            q[i][j] = potential_at(v, layer, row + i - 1, column + j - 1);
+        }
+    double px = p[1][2] - p[1][0], py = p[2][1] - p[0][1];
+    double qx = q[1][2] - q[1][0], qy = q[2][1] - q[0][1];
+    double plain = px * qy - py * qx;
+    double of_p = p[1][2] * (q[2][2] - q[0][2]) - p[1][0] * (q[2][0] - q[0][0]) -
+                  (p[2][1] * (q[2][2] - q[2][0]) - p[0][1] * (q[0][2] - q[0][0]));
+    double of_q = q[2][1] * (p[2][2] - p[2][0]) - q[0][1] * (p[0][2] - p[0][0]) -
+                  (q[1][2] * (p[2][2] - p[0][2]) - q[1][0] * (p[2][0] - p[0][0]));
+    *size = fabs(px * qy) + fabs(py * qx) + fabs(p[1][1] * qx) + fabs(p[1][1] * qy) +
+            fabs(q[1][1] * px) + fabs(q[1][1] * py);
+    return (plain + of_p + of_q) / (12.0 * CELL * CELL);
+}
+
+static double tendency_at(const struct view *v, size_t layer, size_t row, size_t column, double *size)
+{
+    double friction = vorticity_at(v, layer, row - 1, column) +
+                      vorticity_at(v, layer, row + 1, column) +
+                      vorticity_at(v, layer, row, column - 1) +
+                      vorticity_at(v, layer, row, column + 1) -
+                      4.0 * vorticity_at(v, layer, row, column);
+    double sum = FRICTION / (CELL * CELL) * friction - jacobian_at(v, layer, row, column, size);
+    *size = *size / (CELL * CELL) + fabs(sum);
+    return sum + (layer == UPPER_LAYER ? wind_at(row)
+                                       : -DRAG * vorticity_at(v, layer, row, column));
+}
+
+/* Holds the right sides and the solutions in a cell against their definitions. */
+static bool check_cell(const struct view *v, size_t row, size_t column,
+                       const double largest_right[EQUATIONS])
+{
+    double sizes[LAYERS];
+    double upper = tendency_at(v, UPPER_LAYER, row, column, &sizes[0]);
+    double lower = tendency_at(v, LOWER_LAYER, row, column, &sizes[1]);
+    double should[EQUATIONS] = {upper - lower, (UPPER * upper + LOWER * lower) / (UPPER + LOWER)};
+    for (size_t equation = 0; equation < EQUATIONS; equation++) {
+        double is = v->right[equation].all[row][column] / (CELL * CELL);
+        if (!(fabs(is - should[equation]) <= 1e-9 * (sizes[0] + sizes[1])))
+            return complain("the right side %zu in row %zu, column %zu is %.12g and should be %.12g",
+                            equation, row, column, is, should[equation]);
+        double **u = v->unknowns[equation].all, at = u[row][column];
+        double squared = equation == DIFFERENCE ? stretch(UPPER) + stretch(LOWER) : 0.0;
+        double sum = -(4.0 + squared * CELL * CELL) * at;
+        sum += row == 1 ? -at : u[row - 1][column];
+        sum += row + 2 == (size_t)n ? -at : u[row + 1][column];
+        sum += column == 1 ? -at : u[row][column - 1];
+        sum += column + 2 == (size_t)n ? -at : u[row][column + 1];
+        double missing = fabs(sum - v->right[equation].all[row][column]);
+        if (!(missing <= 2.0 * TOLERANCE * largest_right[equation]))
+            return complain("the solution %zu in row %zu, column %zu misses its right side by %.3g",
+                            equation, row, column, missing);
+    }
+    return true;
+}
+
+static bool allocate(struct shared *s, const struct team *team, void *(*get)(size_t, size_t));
+
+/* Up to so many cells and steps everything is computed again by one thread. */
+static const double CELLS_REPEATED = 2e7;
+
+static void *private_in_units(size_t bytes, size_t unit_bytes)
+{
+    (void)unit_bytes;
+    return private_zeroed(bytes);
+}
+
+/* Repeats the whole alone: the same to the last bit. */
+static bool check_again(const struct view *v)
+{
+    struct team team = {0, 1, false};
+    struct shared s;
+    if (!allocate(&s, &team, private_in_units))
+        return false;
+    struct ocean *o = make_ocean(&s, team);
+    move(o);
+    for (size_t layer = 0; layer < LAYERS; layer++)
+        for (size_t i = 1; i + 1 < (size_t)n; i++)
+            for (size_t j = 1; j + 1 < (size_t)n; j++)
+                if (!(v->stream[layer].all[i][j] == o->stream[layer].all[i][j]))
+                    return complain("layer %zu in row %zu, column %zu is %.17g and should be %.17g",
+                                    layer, i, j, v->stream[layer].all[i][j],
+                                    o->stream[layer].all[i][j]);
+    return true;
+}
+
+static void look(struct view *v, const struct shared *s, const struct team *team)
+{
+    const size_t cells = (size_t)n - 2, width = (size_t)n;
+    for (size_t layer = 0; layer < LAYERS; layer++) {
+        v->stream[layer] = grid_over(s->stream[layer], team, cells, width);
+        v->walls[layer] = s->sums->walls[layer];
+        v->right[layer] = grid_over(s->right[layer][0], team, cells, width);
+        v->unknowns[layer] = grid_over(s->unknowns[layer][0][0], team, cells, width);
+    }
+}
+
+static bool check(const struct shared *s)
+{
+    const size_t cells = (size_t)n - 2;
+    const struct team team = {0, threads, false};
+    struct view v;
+    double before = 0.0, after = 0.0, size = 0.0, largest_right[EQUATIONS] = {0.0, 0.0};
+    if (s->sums->has_failed)
+        return complain("an equation was not solved in %d cycles", MOST_CYCLES);
+    look(&v, s, &team);
+    for (size_t i = 1; i <= cells; i++)
+        for (size_t j = 1; j <= cells; j++) {
+            before += initial(UPPER_LAYER, i, j) - initial(LOWER_LAYER, i, j);
+            after += v.stream[UPPER_LAYER].all[i][j] - v.stream[LOWER_LAYER].all[i][j];
+            size += fabs(v.stream[UPPER_LAYER].all[i][j]) + fabs(v.stream[LOWER_LAYER].all[i][j]);
+        }
+    for (size_t equation = 0; equation < EQUATIONS; equation++)
+        for (size_t i = 1; i <= cells; i++)
+            largest_right[equation] =
+                largest(v.right[equation].all[i], cells, largest_right[equation]);
+    if (!(fabs(after - before) <= 1e-11 * size))
+        return complain("between the layers was %.17g of water, and is %.17g", before, after);
+    for (size_t i = 1; i <= cells; i++)
+        for (size_t j = 1; j <= cells; j++)
+            if (!check_cell(&v, i, j, largest_right))
+                return false;
+    return (double)cells * (double)cells * (double)steps > CELLS_REPEATED || check_again(&v);
+}
+
+/* ---- The program ----------------------------------------------------------------------------- */
+
+static bool get_grid(double **grid, const struct team *team, size_t rows, size_t width,
+                     void *(*get)(size_t, size_t))
+{
+    *grid = get(team->count * section(rows, width, team) * sizeof(double),
+                unit_of(rows, width, team));
+    return *grid != NULL;
+}
+
+/* The memory of all grids, for so many threads. */
+static bool allocate(struct shared *s, const struct team *team, void *(*get)(size_t, size_t))
+{
+    const size_t cells = (size_t)n - 2;
+    bool good = true;
+    memset(s, 0, sizeof *s);
+    double **fields[] = {&s->before[DIFFERENCE], &s->before[MEAN], &s->stream[UPPER_LAYER],
+                         &s->stream[LOWER_LAYER], &s->answer};
+    for (size_t field = 0; field < sizeof fields / sizeof *fields; field++)
+        good = good && get_grid(fields[field], team, cells, (size_t)n, get);
+    for (size_t equation = 0; equation < EQUATIONS; equation++) {
+        size_t rows = cells;
+        for (size_t level = 0; rows >= gathered_cells; level++, rows /= 2) {
+            good = good && get_grid(&s->right[equation][level], team, rows, rows + 2, get);
+            for (size_t i = 0; i < 2 && rows > gathered_cells; i++)
+                good = good &&
+                       get_grid(&s->unknowns[equation][level][i], team, rows, rows + 2, get);
+        }
+    }
+    good = good && get_grid(&s->row_sums, team, cells, 1, get);
+    good = good && (s->sums = get(sizeof *s->sums, LEAST_UNIT)) != NULL;
+    return good || complain("no shared memory for fields of %ld x %ld: %s", n, n, strerror(errno));
+}
+
+static void report(const struct shared *s)
+{
+    double updates = (double)(n - 2) * (double)(n - 2) * (double)steps;
+    printf("points                   %ld x %ld\n", n, n);
+    printf("steps                    %ld\n", steps);
+    printf("threads                  %zu on %d nodes\n", threads, nodes);
+    printf("multigrid cycles         %llu\n", (unsigned long long)s->sums->cycles);
+    printf("checksum                 %016llx\n", (unsigned long long)s->sums->checksum);
+    printf("seconds to set up        %.6f\n", set_up);
+    print_clocks(elapsed);
+    printf("points per second        %.4g\n", elapsed.wall > 0.0 ? updates / elapsed.wall : 0.0);
+}
+
+static int run(void)
+{
+    struct shared s;
+    allocate(&s, &(struct team){0, threads, true}, shared_in_units);
+    if (!all_agree())
+        return 1;
+    on_all_threads(work, &s);
+    elapsed = most_of(elapsed);
+    if (node == 0) {
+        report(&s);
+        if (check(&s))
+            printf("checks                   passed\n");
+    }
+    return all_agree() ? 0 : 1;
+}
+
+/* Whether the arguments make sense; sets what follows from them. */
+static bool prepare(void)
+{
+    size_t cells = (size_t)n - 2, power = 8;
+    while (power < cells)
+        power *= 2;
+    threads = threads_in_all();
+    if (power != cells)
+        return complain("-n takes a power of two and two, such as %zu, not %ld", power + 2, n);
+    gathered_cells = cells / 2 < MOST_GATHERED ? cells / 2 : MOST_GATHERED;
+    if (threads > gathered_cells)
+        return complain("%ld points an edge are too few for %zu threads, at most %zu", n, threads,
+                        gathered_cells);
+    return true;
+}
+
+int main(int argc, char **argv)
+{
+    bool help;
+    int status = join("ocean", &argc, &argv);
+    if (status != 0)
+        return status;
+    if (parse_options(OPTIONS, argc, argv, &help) && !help)
+        prepare();
+    if (!all_agree())
+        return leave(2);
+    if (!help)
+        return leave(run());
+    if (node == 0)
+        print_help();
+    return leave(0);
+}
