@@ -275,22 +275,55 @@ static inline bool all_agree(void)
 
 /* ---- How long it took ------------------------------------------------------------------------ */
 
-/* Seconds on two clocks: the wall's, and the processors' for all threads of this process. */
+#if !defined(SEQUENTIAL) && !defined(OPENMP)
+#define HAS_ACCOUNT
+#endif
+
+/* Seconds on two clocks: the wall's, and the processors' for all threads of this process. And what
+ * Hiroba has written down for this node by then, if there is Hiroba. */
 struct clocks {
     double wall, processor;
+#if defined(HAS_ACCOUNT)
+    hiroba_account account;
+#endif
 };
 
 static inline struct clocks clocks(void)
 {
     struct timespec spent;
     clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &spent);
-    return (struct clocks){seconds(), (double)spent.tv_sec + 1e-9 * (double)spent.tv_nsec};
+    struct clocks now = {.processor = (double)spent.tv_sec + 1e-9 * (double)spent.tv_nsec};
+#if defined(HAS_ACCOUNT)
+    if (!alone)
+        now.account = hiroba_account_now();
+#endif
+    now.wall = seconds();
+    return now;
 }
 
 static inline struct clocks since(struct clocks begin)
 {
     struct clocks end = clocks();
-    return (struct clocks){end.wall - begin.wall, end.processor - begin.processor};
+    end.wall -= begin.wall;
+    end.processor -= begin.processor;
+#if defined(HAS_ACCOUNT)
+    hiroba_account *account = &end.account;
+    const hiroba_account *before = &begin.account;
+    account->compute_s -= before->compute_s; /* what is left over: estimates may have claimed all of it */
+    account->compute_s = account->compute_s > 0.0 ? account->compute_s : 0.0;
+    account->read_fault_s -= before->read_fault_s;
+    account->write_fault_s -= before->write_fault_s;
+    account->barrier_s -= before->barrier_s;
+    account->lock_s -= before->lock_s;
+    account->serve_s -= before->serve_s;
+    account->other_s -= before->other_s;
+    account->read_faults -= before->read_faults;
+    account->write_faults -= before->write_faults;
+    account->pages_fetched -= before->pages_fetched;
+    account->messages_sent -= before->messages_sent;
+    account->bytes_sent -= before->bytes_sent;
+#endif
+    return end;
 }
 
 /* Whether this thread keeps the times of its node; inside `on_all_threads`. */
@@ -305,7 +338,7 @@ static inline struct clocks most_of(struct clocks elapsed)
 {
     double *spent = shared_zeroed((size_t)nodes * sizeof *spent);
     if (spent == NULL)
-        return (struct clocks){0, 0};
+        return (struct clocks){.wall = 0, .processor = 0};
     spent[node] = elapsed.processor;
     barrier();
     for (int n = 0; n < nodes; n++)
@@ -318,6 +351,24 @@ static inline void print_clocks(struct clocks elapsed)
 {
     printf("seconds                  %.6f\n", elapsed.wall);
     printf("processor seconds        %.6f\n", elapsed.processor);
+#if defined(HAS_ACCOUNT)
+    /* This node's; those of its threads' time add up to threads x seconds. */
+    const hiroba_account *account = &elapsed.account;
+    if (account->barrier_s <= 0.0)
+        return; /* alone, or not kept */
+    printf("seconds computing        %.6f\n", account->compute_s);
+    printf("seconds in read faults   %.6f\n", account->read_fault_s);
+    printf("seconds in write faults  %.6f\n", account->write_fault_s);
+    printf("seconds in barriers      %.6f\n", account->barrier_s);
+    printf("seconds in locks         %.6f\n", account->lock_s);
+    printf("seconds serving          %.6f\n", account->serve_s);
+    printf("seconds otherwise        %.6f\n", account->other_s);
+    printf("read faults              %llu\n", (unsigned long long)account->read_faults);
+    printf("write faults             %llu\n", (unsigned long long)account->write_faults);
+    printf("pages fetched            %llu\n", (unsigned long long)account->pages_fetched);
+    printf("messages sent            %llu\n", (unsigned long long)account->messages_sent);
+    printf("bytes sent               %llu\n", (unsigned long long)account->bytes_sent);
+#endif
 }
 
 /* ---- Beginning and end ----------------------------------------------------------------------- */

@@ -166,6 +166,15 @@ void hiroba_store(uint64_t *shared, uint64_t value);
 
 /* --- Looking at a run ------------------------------------------------------------------------------- */
 
+/* This node's account since it joined the job, as `hiroba run --stats` tells it at the end: seconds of its program threads by what
+ * they were doing (their sum is threads x time), and how often. The difference of two is the account of what lies between them. All
+ * of it is zero outside the job. */
+typedef struct hiroba_account {
+    double compute_s, read_fault_s, write_fault_s, barrier_s, lock_s, serve_s, other_s;
+    uint64_t read_faults, write_faults, pages_fetched, messages_sent, bytes_sent;
+} hiroba_account;
+hiroba_account hiroba_account_now(void);
+
 /* A plain load or store of 1, 2, 4 or 8 naturally aligned bytes of shared memory (values are zero-extended, or cut off), which
  * the trace of the run records (hiroba run --trace DIR). For litmus programs, whose every access is then held against the
  * protocol's promises; without a trace they only load and store. A wrong address or length ends the job with a sentence. */

@@ -4,6 +4,7 @@
 //! The library also stands before the C library's system calls, streams, signal handlers and threads, so that shared memory
 //! is memory to them too (`system_calls/`, `stdio/`, `signals.rs`, `threads.rs`).
 
+mod account;
 mod allocation;
 mod call_sites;
 mod lifecycle;

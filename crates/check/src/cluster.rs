@@ -439,11 +439,19 @@ impl<E: Engine> Cluster<E> {
         }
         let id = wanting[self.random.random_range(0..wanting.len())];
         self.acts_by_itself(id);
+        self.lull(id).map(|()| true)
+    }
+
+    /// A node's host has nothing to do.
+    ///
+    /// # Errors
+    /// What went wrong.
+    pub fn lull(&mut self, id: NodeId) -> Result<(), Failure> {
         self.nodes[id.index()].engine.handle_lull();
         self.nodes[id.index()].in_lull = true;
         let pumped = self.pump(id);
         self.nodes[id.index()].in_lull = false;
-        pumped.map(|()| true)
+        pumped
     }
 
     fn is_runnable(&self, thread: &Thread) -> bool {

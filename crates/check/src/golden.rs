@@ -19,6 +19,8 @@ pub enum Turn {
     Begins(usize),
     /// A message of this sender arrives at this receiver.
     Arrives(u16, u16),
+    /// The node's host has nothing to do for a moment, and all that follows happens before anything else.
+    Lull(u16),
     /// All that is on its way happens.
     Rest,
 }
@@ -57,6 +59,10 @@ pub fn trace(
             Turn::Arrives(from, to) => {
                 telling.choose(Choice::Arrival { from: NodeId(*from), to: NodeId(*to) })?;
             }
+            Turn::Lull(node) => {
+                telling.lull(NodeId(*node))?;
+                telling.settle()?;
+            }
             Turn::Rest => telling.settle()?,
         }
     }
@@ -94,11 +100,22 @@ impl Telling {
         }
     }
 
+    fn lull(&mut self, node: NodeId) -> Result<(), Failure> {
+        let _ = writeln!(self.told, "node {node} has nothing to do");
+        let passed = self.cluster.lull(node);
+        self.tell();
+        passed
+    }
+
     fn choose(&mut self, choice: Choice) -> Result<(), Failure> {
         let chosen = self.cluster.choose_whole(choice);
+        self.tell();
+        chosen
+    }
+
+    fn tell(&mut self) {
         for line in self.narration.take() {
             let _ = writeln!(self.told, "    {line}");
         }
-        chosen
     }
 }

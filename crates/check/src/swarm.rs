@@ -10,7 +10,7 @@ use hiroba_protocol::erc::{Erc, Mode};
 use hiroba_protocol::hlrc::{Hlrc, RESTING_AFTER_RELEASES};
 use hiroba_protocol::home::{HomePolicy, MoveThreshold};
 use hiroba_protocol::{Consistency, Protocol, WriteTracking};
-use hiroba_wire::{Limits, Placement};
+use hiroba_wire::Limits;
 use thiserror::Error;
 
 use crate::cluster::{Cluster, Failure, NetworkChoice, Options};
@@ -122,10 +122,6 @@ impl Case {
             homes: HomePolicy::ALL[random.random_range(0..3)],
             migrants: random.random_bool(0.5),
         };
-        let mut program = generate(seed, shape);
-        if random.random_range(0..6) == 0 {
-            program.regions.iter_mut().for_each(|region| region.placement = Placement::FirstTouch);
-        }
         if let [only] = trackings_of(protocol) {
             conditions.tracking = *only;
         }
@@ -135,7 +131,7 @@ impl Case {
         if !protocol.can_move_homes() {
             conditions.homes = HomePolicy::Fixed;
         }
-        Case { program, conditions }
+        Case { program: generate(seed, shape), conditions }
     }
 }
 

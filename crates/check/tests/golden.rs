@@ -4,7 +4,7 @@
 
 use std::path::PathBuf;
 
-use hiroba_check::golden::Turn::{Arrives, Begins, Rest, Whole};
+use hiroba_check::golden::Turn::{Arrives, Begins, Lull, Rest, Whole};
 use hiroba_check::golden::{Turn, trace};
 use hiroba_check::program::script::*;
 use hiroba_check::program::{Address, Instruction, Program};
@@ -255,5 +255,24 @@ fn adaptive_home_follows_its_writer() {
             &[barrier(), barrier(), barrier(), barrier()],
         ],
         &[1, 1, 0, 2].repeat(4).into_iter().map(Whole).collect::<Vec<_>>(),
+    );
+}
+
+#[test]
+fn aurc_updates_leave_in_lulls() {
+    golden(
+        "aurc_updates_leave_in_lulls",
+        Protocol::Aurc,
+        &[
+            "Iftode, Dubnicki, Felten, Li, Improving Release-Consistent Shared Virtual Memory using Automatic Update, HPCA 1996: updates go to the",
+            "home while the writer computes. Node 1 writes two words of page 0, and has nothing to do in between: what it has written so",
+            "far leaves. The release sends what is new since then, and its notice and version as ever; node 2 finds both words.",
+        ],
+        &[
+            &[],
+            &[lock(2), store(X, 7), store(X2, 8), unlock(2)],
+            &[lock(2), load(X, 0), load(X2, 1), unlock(2)],
+        ],
+        &[Whole(1), Whole(1), Lull(1), Lull(1), Whole(1), Whole(1), Whole(2), Whole(2), Whole(2), Whole(2)],
     );
 }

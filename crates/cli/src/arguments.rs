@@ -13,7 +13,8 @@ use serde::de::DeserializeOwned;
 
 use crate::bench::{BenchOptions, BenchPlan, Group, UnsealedJob};
 use crate::compiler::Language;
-use crate::failure::Failure;
+use crate::failure::{Failure, STATUS_BAD_INPUT};
+use crate::reproduce::{LATER_PAPERS, PAPERS, ReproduceOptions, Scale};
 use crate::trace::TraceCommand;
 
 /// What the user asked for, checked.
@@ -57,6 +58,8 @@ pub enum Command {
     },
     /// Be a node that runs a program of the checker's language.
     Litmus(crate::litmus::LitmusArguments),
+    /// Make a paper's tables.
+    Reproduce(ReproduceOptions),
     /// Say what this machine offers and lacks.
     Doctor,
 }
@@ -74,6 +77,8 @@ pub struct RunOptions {
     pub protocol: String,
     /// How homes move.
     pub home_migration: String,
+    /// Whether pages may come before anybody has faulted on them.
+    pub prefetch: bool,
     /// The fabric.
     pub fabric: String,
     /// The coherence unit.
@@ -140,6 +145,15 @@ p99 the 99th percentile. 'raw' is the same exchange over plain sockets (or mappe
 the same bytes moved by plain loads, measured in the same run; 'ratio' is ours over raw, and
 'raw, sealed' the plain exchange with the fabric's seal on every message.
 'home idle' waits for the answer awake, 'home computing' runs the program meanwhile.";
+
+const AFTER_REPRODUCE_HELP: &str = "\
+Compiles the papers' programs with $CC (default cc), with Hiroba and without, and runs both.
+A run whose checks do not pass is an error and never a figure. Every figure says how it was
+obtained: by the clock, or, where nodes share cores, from processor seconds, which know no
+waiting and so give an upper bound. Leave the machine alone meanwhile.
+
+Exit status: 0, 2 an unknown paper or a file that cannot be written, 125 a run failed or a
+paper is not available yet, 127 there is no compiler.";
 
 const AFTER_CHECK_HELP: &str = "\
 Every run is judged by what its nodes did to pages; accesses that a program makes through
@@ -218,8 +232,9 @@ enum Subcommands {
     Calibrate(UnavailableArguments),
     #[command(hide = true, disable_help_flag = true)]
     Top(UnavailableArguments),
-    #[command(hide = true, disable_help_flag = true)]
-    Reproduce(UnavailableArguments),
+    /// Run what a paper measured, and show its tables and figures with ours beside the paper's
+    #[command(after_help = AFTER_REPRODUCE_HELP)]
+    Reproduce(ReproduceArguments),
 }
 
 #[derive(Subcommand)]
@@ -279,6 +294,9 @@ struct RunArguments {
     /// When the home of a page moves: off, modification (at barriers, to who has modified most of it) or faults (to who faults on it most)
     #[arg(long, value_name = "POLICY", default_value = "off")]
     home_migration: String,
+    /// Fetch pages ahead of the program, as it says or as its faults show: on or off (a fault for every page)
+    #[arg(long, value_name = "on|off", default_value = "on")]
+    prefetch: String,
     /// What carries the messages: udp, tcp or shm (between processes of one machine)
     #[arg(long, value_name = "FABRIC", default_value = "udp")]
     fabric: String,
@@ -368,6 +386,25 @@ struct BenchArguments {
     json: Option<PathBuf>,
 }
 
+#[derive(Args)]
+struct ReproduceArguments {
+    /// 000 (Barli, Watanabe, Sakai, Tanaka: four protocols) or 001 (Midorikawa, Ito, Iizuka: UDP instead of TCP)
+    #[arg(value_name = "PAPER")]
+    paper: Option<String>,
+    /// Fewer runs, some of them shorter: two minutes at most on two cores
+    #[arg(long)]
+    quick: bool,
+    /// As little as shows that everything works, for tests
+    #[arg(long, hide = true)]
+    tiny: bool,
+    /// Write the figures to FILE as JSON, too
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+    /// Write a page with plots to FILE, too
+    #[arg(long, value_name = "FILE")]
+    html: Option<PathBuf>,
+}
+
 /// Flags with a settled name and meaning that this version cannot honour.
 #[derive(Args)]
 struct UnavailableFlags {
@@ -426,7 +463,7 @@ pub fn parse(arguments: impl Iterator<Item = OsString>) -> Result<Command, Failu
         Subcommands::Analyze(given) => unavailable("analyze", &given),
         Subcommands::Calibrate(given) => unavailable("calibrate", &given),
         Subcommands::Top(given) => unavailable("top", &given),
-        Subcommands::Reproduce(given) => unavailable("reproduce", &given),
+        Subcommands::Reproduce(given) => Ok(Command::Reproduce(check_reproduce(given)?)),
         Subcommands::Trace(given) => Ok(Command::Trace(given.into())),
         Subcommands::Doctor => Ok(Command::Doctor),
     }
@@ -494,6 +531,7 @@ fn check_run(given: RunArguments) -> Result<RunOptions, Failure> {
         threads_per_node,
         protocol: name.to_owned(),
         home_migration,
+        prefetch: check_switch("--prefetch", &given.prefetch)?,
         fabric: check_fabric(given.fabric)?,
         page_size: check_page_size(&given.page_size)?,
         fault_source: check_fault_source(given.fault_source.as_deref())?,
@@ -546,6 +584,26 @@ fn check_bench(given: BenchArguments) -> Result<BenchOptions, Failure> {
         without_seal: given.without_seal,
         json: given.json,
     })
+}
+
+fn check_reproduce(given: ReproduceArguments) -> Result<ReproduceOptions, Failure> {
+    let now = PAPERS.join(" or ");
+    let bad_input = |sentence| Failure { status: STATUS_BAD_INPUT, sentence };
+    let wanted = given
+        .paper
+        .ok_or_else(|| bad_input(format!("expected a paper, as in 'hiroba reproduce 000'; use {now}")))?;
+    if LATER_PAPERS.contains(&wanted.as_str()) {
+        return Err(Failure::new(format!("paper {wanted} is not available yet; use {now}")));
+    }
+    let Some(paper) = PAPERS.into_iter().find(|paper| *paper == wanted) else {
+        return Err(bad_input(format!("there is no paper '{wanted}'; use {now}")));
+    };
+    let scale = match (given.tiny, given.quick) {
+        (true, _) => Scale::Tiny,
+        (false, true) => Scale::Quick,
+        (false, false) => Scale::Full,
+    };
+    Ok(ReproduceOptions { paper, scale, json: given.json, html: given.html })
 }
 
 /// In the order in which they are measured, each once.

@@ -51,7 +51,7 @@ impl Language {
     }
 
     /// `$CC`, `$CXX` or `$FC`, which may hold arguments, or the default.
-    fn compiler(self) -> Vec<OsString> {
+    pub fn compiler(self) -> Vec<OsString> {
         let given = std::env::var_os(self.variable()).unwrap_or_default();
         let words = given.as_bytes().split(u8::is_ascii_whitespace).filter(|word| !word.is_empty());
         let words: Vec<OsString> = words.map(|word| OsString::from_vec(word.to_vec())).collect();
@@ -75,7 +75,7 @@ pub fn compile(language: Language, arguments: &[OsString]) -> Result<u8, Failure
 }
 
 /// The sentence for a compiler that could not be called.
-fn cannot_call(language: Language, compiler: &OsStr, error: &std::io::Error) -> Failure {
+pub fn cannot_call(language: Language, compiler: &OsStr, error: &std::io::Error) -> Failure {
     let (name, variable) = (compiler.to_string_lossy(), language.variable());
     if error.kind() == std::io::ErrorKind::NotFound {
         let package = language.package();

@@ -6,6 +6,8 @@ use crate::run::progress;
 
 /// A fault of Hiroba's or of its arguments (contract, "Exit status").
 pub const STATUS_HIROBA: u8 = 125;
+/// Arguments of a command that runs no program of the user's make no sense.
+pub const STATUS_BAD_INPUT: u8 = 2;
 /// The program cannot be executed.
 pub const STATUS_NOT_EXECUTABLE: u8 = 126;
 /// The program was not found.

@@ -9,6 +9,7 @@ mod doctor;
 mod failure;
 mod litmus;
 mod quantities;
+mod reproduce;
 mod run;
 mod statistics_table;
 mod symbols;
@@ -38,6 +39,7 @@ fn main() -> ExitCode {
         Command::Trace(command) => trace::look(&command),
         Command::Check { directory, json } => check::check(&directory, json),
         Command::Litmus(arguments) => litmus::litmus(&arguments),
+        Command::Reproduce(options) => reproduce::reproduce(&options),
         Command::Doctor => Ok(doctor::doctor()),
     };
     match result {

@@ -71,7 +71,7 @@ fn what_the_contract_names_and_this_version_lacks() {
         "analyze dir --html a",
         "calibrate -o a",
         "top",
-        "reproduce 001 --quick",
+        "reproduce 002 --quick",
     ] {
         call(&line.split_whitespace().collect::<Vec<_>>()).says(125, "is not available yet");
     }
@@ -82,10 +82,10 @@ fn help_lists_what_works_and_nothing_else() {
     let general = call(&["--help"]);
     let run = call(&["run", "--help"]);
     assert_eq!((general.status, run.status), (0, 0));
-    for word in ["run", "cc", "cxx", "fc", "demo", "bench", "check", "trace", "doctor"] {
+    for word in ["run", "cc", "cxx", "fc", "demo", "bench", "check", "trace", "reproduce", "doctor"] {
         assert!(general.stdout.contains(&format!("\n  {word} ")), "{word}");
     }
-    for word in ["bench-node", "litmus", "reproduce"] {
+    for word in ["bench-node", "litmus", "analyze"] {
         assert!(!general.stdout.contains(word), "{word}");
     }
     for flag in [
@@ -97,6 +97,7 @@ fn help_lists_what_works_and_nothing_else() {
         "--fault-source",
         "--write-tracking",
         "--page-size",
+        "--prefetch",
         "--races",
         "--debug",
         "--encrypt",

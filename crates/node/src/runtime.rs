@@ -189,6 +189,7 @@ impl Runtime {
             low_latency: false,
             protocol: Protocol::Hlrc,
             home_policy: HomePolicy::Fixed,
+            prefetch: true,
         })
     }
 
@@ -238,6 +239,7 @@ impl Runtime {
             low_latency: job.low_latency,
             protocol,
             home_policy,
+            prefetch: job.prefetch,
         })
     }
 
@@ -259,6 +261,7 @@ impl Runtime {
             low_latency,
             protocol,
             home_policy,
+            prefetch,
         } = parts;
         let granule_bytes = memory.granule().bytes() as u32;
         let limits = Limits { nodes, region_granules: memory.granules(), granule_bytes };
@@ -276,6 +279,7 @@ impl Runtime {
                 .filter(|node| *node != me && one_sided.is_some_and(|one_sided| one_sided.reaches(*node)));
             Consistency::under(protocol, me, limits, tracking, reached).moving_homes(home_policy)
         };
+        engine = engine.fetching_ahead(prefetch);
         if recorder.is_some() {
             engine = engine.telling();
         }
@@ -507,6 +511,7 @@ struct Parts {
     low_latency: bool,
     protocol: Protocol,
     home_policy: HomePolicy,
+    prefetch: bool,
 }
 
 /// The protocols that a node can run.

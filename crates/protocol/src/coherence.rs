@@ -107,6 +107,8 @@ pub struct Site {
     pub out: Outbox,
     /// Somebody keeps a record of the run.
     pub(crate) tells: bool,
+    /// Pages may come before anybody has faulted on them; else each costs its own fault, as in the systems of the literature.
+    pub(crate) fetches_ahead: bool,
     /// Requests and diffs for regions that this node's own threads have yet to hear of, or for pages whose home it will be: their senders have
     /// left the collective that allocated them, or gave them to this node.
     pub(crate) ahead: Vec<(NodeId, Vec<u8>)>,
@@ -130,6 +132,7 @@ impl Site {
             acquires_end_intervals: false,
             out: Outbox::new(me),
             tells: false,
+            fetches_ahead: true,
             ahead: Vec::new(),
             release: None,
             releases: VecDeque::new(),

@@ -183,6 +183,12 @@ impl Consistency {
         self
     }
 
+    /// Whether pages may come, or be given out, before anybody has faulted on them.
+    pub fn fetching_ahead(mut self, does: bool) -> Consistency {
+        self.site.fetches_ahead = does;
+        self
+    }
+
     /// Has every acquire end the interval, for a protocol that looks for data races.
     pub fn ending_intervals_at_acquires(mut self) -> Consistency {
         self.site.acquires_end_intervals = true;
@@ -828,6 +834,9 @@ impl Engine for Consistency {
     }
 
     fn handle_prefetch(&mut self, pages: PageRange) {
+        if !self.site.fetches_ahead {
+            return;
+        }
         let regions: Vec<PageRange> = self.site.homes.regions_in(pages).collect();
         for pages in regions {
             self.protocols.of(pages.first).prefetch(&mut self.site, pages);

@@ -80,6 +80,9 @@ impl FirstTouches {
         is_known: impl Fn(PageId) -> bool,
     ) -> PageSet {
         let page_bytes = u64::from(site.page_bytes(touched.page));
+        if !site.fetches_ahead {
+            return PageSet::from_iter([touched.page]);
+        }
         // Where a page goes to whoever is the first to touch it, what nobody has touched yet is nobody's.
         let given_bytes_max = if site.homes.is_by_first_touch(touched.page) { 0 } else { GIVEN_BYTES_MAX };
         let pages_max = (given_bytes_max / page_bytes).max(1);

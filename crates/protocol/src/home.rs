@@ -430,7 +430,7 @@ mod tests {
                 runs.iter().flat_map(|(run, home)| vec![home.0; run.count as usize]).collect();
             assert_eq!(granules, homes(&in_one, 4, 14), "{runs:?}");
             let expected = match placement {
-                Placement::Block => 3,
+                Placement::Block | Placement::FirstTouch => 3,
                 Placement::Cyclic => 7,
                 Placement::On(_) => 1,
             };

@@ -122,6 +122,8 @@ pub struct JobDescription {
     pub protocol: String,
     /// How homes move, as on the command line.
     pub home_migration: String,
+    /// Whether pages may come before anybody has faulted on them.
+    pub prefetch: bool,
     /// The fabric, as on the command line.
     pub fabric: String,
     /// The coherence unit of regions that do not choose their own.

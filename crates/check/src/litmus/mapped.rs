@@ -12,7 +12,7 @@ pub fn mapped() -> Vec<Litmus> {
 /// Without any synchronisation each of two nodes may see what the other stores to a third node's page.
 fn at_once() -> Litmus {
     let writer = |own: Address, other: Address| {
-        vec![vec![store(own, 1)], vec![load(other, 0); 40], vec![barrier(), load(other, 1)]].concat()
+        [vec![store(own, 1)], vec![load(other, 0); 40], vec![barrier(), load(other, 1)]].concat()
     };
     Litmus::new(
         "stores are at the home at once",

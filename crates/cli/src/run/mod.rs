@@ -4,7 +4,7 @@ mod agent;
 mod channel;
 mod debug;
 mod endpoints;
-mod guardian;
+pub mod guardian;
 mod homecoming;
 mod hosts;
 pub mod limits;

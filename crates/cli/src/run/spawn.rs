@@ -211,6 +211,7 @@ pub fn describe_job(
         threads_per_node: options.threads_per_node,
         protocol: options.protocol.clone(),
         home_migration: options.home_migration.clone(),
+        prefetch: options.prefetch,
         fabric: options.fabric.clone(),
         page_size: options.page_size,
         fault_source: options.fault_source,

@@ -49,7 +49,8 @@ impl Ahead {
     fn note_fault(&mut self, located: Located, pages_max: u64) -> (i64, u64) {
         self.clock += 1;
         let (at, length, clock) = (located.page, located.granules as i64, self.clock);
-        if let Some(row) = self.rows.iter_mut().find(|row| row.next == at) {
+        // Where pages are longer the steps may not lead from page to page.
+        if let Some(row) = self.rows.iter_mut().find(|row| row.next == at && row.step % length == 0) {
             let pages = row.pages.min(pages_max);
             let next = onward(at, row.step, pages + 1);
             *row = Row { at, next, pages: pages.max(1) * 2, last_used: clock, ..*row };
@@ -80,6 +81,9 @@ impl Ahead {
 impl Erc {
     /// Asks for what lies ahead of an absent page, where that is worth while.
     pub(super) fn fetch_ahead(&mut self, site: &mut Site, absent: Located) {
+        if !site.fetches_ahead {
+            return;
+        }
         let bytes = u64::from(site.page_bytes(absent.page));
         let (step, pages) = self.ahead.note_fault(absent, AHEAD_PAGES_MAX.min(AHEAD_BYTES_MAX / bytes));
         if pages == 0 {

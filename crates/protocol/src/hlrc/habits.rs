@@ -56,6 +56,9 @@ impl Hlrc {
 
     /// A barrier has invalidated these pages: fetches what is read after it.
     pub(super) fn follow_habits(&mut self, site: &mut Site, invalidated: &PageSet) {
+        if !site.fetches_ahead {
+            return;
+        }
         let epoch = site.collectives_done;
         self.due.resize_with(PHASES_MAX as usize, Vec::new);
         for page_id in invalidated.iter() {

@@ -43,7 +43,7 @@ impl Hlrc {
 
     /// A grant of the lock has invalidated these pages.
     pub(super) fn fetch_migrants(&mut self, site: &mut Site, lock: LockId, invalidated: &PageSet) {
-        if !self.follows_migrants {
+        if !self.follows_migrants || !site.fetches_ahead {
             return;
         }
         let mut wanted = Vec::new();

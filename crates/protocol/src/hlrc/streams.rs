@@ -171,6 +171,9 @@ impl Hlrc {
     /// A thread has faulted on a page of another home. It was absent, perhaps on its way here (else `missed`), or was left as a
     /// marker: it belongs to a stream or may begin one.
     pub(super) fn follow_streams(&mut self, site: &mut Site, page: Located, missed: bool) {
+        if !site.fetches_ahead {
+            return;
+        }
         self.streams.clock += 1;
         let clock = self.streams.clock;
         for index in 0..self.streams.streams.len() {

@@ -1,0 +1,205 @@
+//! `hiroba reproduce`: a paper's tables, with ours beside the paper's own figures.
+//!
+//! The papers' programs are compiled with the user's compiler, with Hiroba and without, and run by `hiroba run`. A run whose checks
+//! do not pass is an error and never a figure, and every figure says how it was obtained.
+
+mod children;
+mod html;
+mod jobs;
+mod output;
+mod paper_000;
+mod paper_001;
+mod plots;
+mod programs;
+mod report;
+mod sockets;
+mod stopped;
+mod text;
+mod watch;
+
+use std::io::{IsTerminal, Write};
+use std::path::PathBuf;
+
+use children::Children;
+use jobs::Workshop;
+use output::OutputFile;
+use programs::{COMPILER_FLAGS, TEST_COMPILER_FLAGS};
+use report::{Report, Table};
+use stopped::Stopped;
+use watch::Watch;
+
+use crate::failure::{Failure, STATUS_BAD_INPUT, system_words};
+
+/// The papers whose tables can be made.
+pub const PAPERS: [&str; 2] = ["000", "001"];
+/// Those whose tables will come.
+pub const LATER_PAPERS: [&str; 3] = ["002", "003", "004"];
+
+/// `hiroba reproduce`, checked.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ReproduceOptions {
+    /// One of [`PAPERS`].
+    pub paper: &'static str,
+    /// How much is run.
+    pub scale: Scale,
+    /// Where to write the figures as JSON.
+    pub json: Option<PathBuf>,
+    /// Where to write a page with plots.
+    pub html: Option<PathBuf>,
+}
+
+/// How much is run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Scale {
+    /// The paper's sizes, several times.
+    Full,
+    /// Fewer runs, some of them shorter: two minutes at most on two cores.
+    Quick,
+    /// As little as shows that everything works.
+    Tiny,
+}
+
+impl Scale {
+    /// How often each job is run.
+    fn rounds(self) -> usize {
+        match self {
+            Scale::Full => 5,
+            Scale::Quick => 2,
+            Scale::Tiny => 1,
+        }
+    }
+
+    fn compiler_flags(self) -> &'static [&'static str] {
+        if self == Scale::Tiny { &TEST_COMPILER_FLAGS } else { &COMPILER_FLAGS }
+    }
+
+    /// How often a datagram is sent to and fro.
+    fn exchanges(self) -> usize {
+        match self {
+            Scale::Full => 5000,
+            Scale::Quick => 1000,
+            Scale::Tiny => 10,
+        }
+    }
+}
+
+/// What tables must know of how their figures came about.
+#[derive(Clone, Copy, Debug)]
+struct Setting {
+    scale: Scale,
+    cores: u16,
+}
+
+impl Setting {
+    fn cores_in_words(self) -> String {
+        if self.cores == 1 { "1 core".to_owned() } else { format!("{} cores", self.cores) }
+    }
+
+    /// What holds for every paper.
+    fn notes(self) -> Vec<String> {
+        let cores = self.cores_in_words();
+        let rounds = self.scale.rounds();
+        let mut notes = vec![format!(
+            "{}, {cores}, Linux {}; compiled with {}; each figure is the median of {rounds} run{}, taken in turn with the sequential program's.",
+            processor_name(),
+            rustix::system::uname().release().to_string_lossy(),
+            self.scale.compiler_flags().join(" "),
+            if rounds == 1 { "" } else { "s" }
+        )];
+        notes.push(format!(
+            "How: 'wall' is by the clock, with a core for every node. With more nodes than these {cores} a speed-up is '~', or 'cpu': the sequential \
+             program's processor seconds divided by those of the node that used most. That knows no waiting for the network or for others, so it is \
+             an upper bound of what machines with a core a node would show. Figures by the clock of nodes that shared cores say so. 'n/m' was not measurable."
+        ));
+        match self.scale {
+            Scale::Full => {}
+            Scale::Quick => notes.push("Quick: fewer runs, and shorter ones where the arguments that are told differ from the paper's.".to_owned()),
+            Scale::Tiny => notes.push("Far below the paper's sizes: these figures only show that everything works.".to_owned()),
+        }
+        notes
+    }
+}
+
+fn processor_name() -> String {
+    let text = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+    let name = text.lines().find_map(|line| line.strip_prefix("model name")?.split_once(": "));
+    name.map_or(std::env::consts::ARCH.to_owned(), |(_, name)| name.trim().to_owned())
+}
+
+/// Makes a paper's tables, prints them and writes the files that were asked for.
+pub fn reproduce(options: &ReproduceOptions) -> Result<u8, Failure> {
+    let json = options.json.as_deref().map(|path| OutputFile::open("--json", path)).transpose()?;
+    let html = options.html.as_deref().map(|path| OutputFile::open("--html", path)).transpose()?;
+    if json.as_ref().zip(html.as_ref()).is_some_and(|(json, html)| json.is_same_as(html)) {
+        return Err(Failure {
+            status: STATUS_BAD_INPUT,
+            sentence: "expected two files, got one for both --json and --html; name another one".to_owned(),
+        });
+    }
+    let report = match measure(options) {
+        Ok(report) => report,
+        Err(Stopped::Interrupted(signal)) => return Ok(128 + signal as u8),
+        Err(Stopped::Failed(failure)) => return Err(failure),
+        Err(Stopped::NotStarted(error)) => {
+            return Err(Failure::new(format!("cannot run a program: {}", system_words(&error))));
+        }
+    };
+    // A reader that has gone wants to see no more.
+    let _ = std::io::stdout().write_all(text::render(&report, text_columns()).as_bytes());
+    if let Some(json) = json {
+        let text = serde_json::to_string_pretty(&report).map_err(|error| Failure::new(error.to_string()))?;
+        json.write(&format!("{text}\n"))?;
+    }
+    if let Some(html) = html {
+        html.write(&html::render(&report)?)?;
+    }
+    Ok(0)
+}
+
+/// Columns where standard output is no terminal.
+const COLUMNS: usize = 100;
+
+fn text_columns() -> usize {
+    let stdout = std::io::stdout();
+    let size = stdout.is_terminal().then(|| rustix::termios::tcgetwinsize(&stdout).ok()).flatten();
+    size.map_or(COLUMNS, |size| usize::from(size.ws_col)).max(40)
+}
+
+fn measure(options: &ReproduceOptions) -> Result<Report, Stopped> {
+    let directory = tempfile::Builder::new().prefix("hiroba-reproduce-").tempdir()?;
+    let children = Children::prepare()?;
+    let workshop = Workshop::open(&children, directory.path().to_owned(), options.scale.compiler_flags())?;
+    let cores = std::thread::available_parallelism()
+        .map_or(1, |cores| u16::try_from(cores.get()).unwrap_or(u16::MAX));
+    let setting = Setting { scale: options.scale, cores };
+    let mut watch = Watch::begin();
+    let (source, notes, tables) = match options.paper {
+        "000" => (paper_000::SOURCE, paper_000::notes(), tables_of_000(&workshop, setting, &mut watch)?),
+        _ => (paper_001::SOURCE, paper_001::notes(), tables_of_001(&workshop, setting, &mut watch)?),
+    };
+    let notes = setting.notes().into_iter().chain(notes).collect();
+    Ok(Report { paper: options.paper, source, quick: setting.scale != Scale::Full, notes, tables })
+}
+
+fn tables_of_000(
+    workshop: &Workshop<'_>,
+    setting: Setting,
+    watch: &mut Watch,
+) -> Result<Vec<Table>, Stopped> {
+    watch.say("datagrams to and fro");
+    let latencies = sockets::measure(setting.scale.exchanges())?;
+    workshop.check_interruption()?;
+    let results = workshop.measure(&paper_000::jobs(setting.scale), setting.scale.rounds(), watch)?;
+    // Counts are the same each time.
+    let counts = workshop.measure(&paper_000::counted(setting.scale), 1, watch)?;
+    Ok(paper_000::tables(&results, &counts, &latencies, setting))
+}
+
+fn tables_of_001(
+    workshop: &Workshop<'_>,
+    setting: Setting,
+    watch: &mut Watch,
+) -> Result<Vec<Table>, Stopped> {
+    let results = workshop.measure(&paper_001::jobs(setting.scale), setting.scale.rounds(), watch)?;
+    Ok(paper_001::tables(&results, setting))
+}

@@ -1,0 +1,109 @@
+//! Commands that are run one at a time, and what they print. Signals are passed on to them, and end the whole.
+
+use std::io::Read;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::process::{Child, Command, Stdio};
+
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::process::Signal;
+
+use super::stopped::Stopped;
+use crate::run::guardian;
+use crate::run::signals::{self, FORWARDED, Inherited, SignalDescriptor};
+
+/// More output than this is no report.
+const OUTPUT_BYTES_MAX: usize = 1 << 20;
+
+/// A command that has ended.
+#[derive(Debug)]
+pub struct Ended {
+    /// Its exit status; 128+S after signal S.
+    pub status: i32,
+    /// What it printed.
+    pub output: String,
+}
+
+/// Starts commands, once signals are events.
+pub struct Children {
+    arrivals: SignalDescriptor,
+    inherited: Inherited,
+}
+
+impl Children {
+    /// From here on Ctrl-C is an event, so that whatever was made is removed. Must be called while there is one thread.
+    pub fn prepare() -> std::io::Result<Children> {
+        let inherited = signals::block()?;
+        // What a child that is killed leaves behind becomes ours.
+        rustix::process::set_child_subreaper(Some(rustix::process::getpid()))?;
+        Ok(Children { arrivals: SignalDescriptor::open()?, inherited })
+    }
+
+    /// Runs a command to its end.
+    pub fn call(&self, mut command: Command) -> Result<Ended, Stopped> {
+        self.check_interruption(None)?;
+        command.stdin(Stdio::null()).stdout(Stdio::piped());
+        let inherited = self.inherited;
+        let prepare = move || {
+            signals::restore(&inherited);
+            // Who is killed takes the job with it.
+            Ok(rustix::process::set_parent_process_death_signal(Some(Signal::TERM))?)
+        };
+        // SAFETY: system calls only, which are allowed between fork and exec.
+        unsafe { command.pre_exec(prepare) };
+        let mut child = command.spawn().map_err(Stopped::NotStarted)?;
+        let listened = self.listen(&mut child);
+        if matches!(listened, Err(Stopped::Failed(_))) {
+            let _ = child.kill();
+        }
+        let status = child.wait()?;
+        if listened.is_err() {
+            guardian::kill_descendants();
+        }
+        let output = listened?;
+        self.check_interruption(None)?;
+        let status = status.code().or_else(|| status.signal().map(|signal| 128 + signal)).unwrap_or(1);
+        Ok(Ended { status, output })
+    }
+
+    /// An error if a signal has come that ends jobs; it is passed on to the child.
+    pub fn check_interruption(&self, child: Option<&Child>) -> Result<(), Stopped> {
+        let mut interrupted = Ok(());
+        while let Some(arrived) = self.arrivals.next() {
+            if !FORWARDED.contains(&arrived.signal) || self.inherited.ignores(arrived.signal) {
+                continue;
+            }
+            interrupted = Err(Stopped::Interrupted(arrived.signal));
+            // The terminal has told the child itself.
+            if let Some(child) = child.filter(|_| !arrived.from_terminal) {
+                // SAFETY: kill touches no memory; the child is not waited for yet, so its pid is its own.
+                unsafe { libc::kill(child.id() as i32, arrived.signal) };
+            }
+        }
+        interrupted
+    }
+
+    /// Takes what the child prints until it closes its output.
+    fn listen(&self, child: &mut Child) -> Result<String, Stopped> {
+        let Some(mut stdout) = child.stdout.take() else { return Ok(String::new()) };
+        let mut output = Vec::new();
+        let mut bytes = [0u8; 4096];
+        let mut interrupted = Ok(());
+        loop {
+            let mut fds = [PollFd::new(&stdout, PollFlags::IN), PollFd::new(&self.arrivals.0, PollFlags::IN)];
+            if poll(&mut fds, None) == Err(rustix::io::Errno::INTR) {
+                continue;
+            }
+            let readable = !fds[0].revents().is_empty();
+            interrupted = interrupted.and(self.check_interruption(Some(child)));
+            if !readable {
+                continue;
+            }
+            match stdout.read(&mut bytes)? {
+                0 => break,
+                got if output.len() < OUTPUT_BYTES_MAX => output.extend_from_slice(&bytes[..got]),
+                _ => {}
+            }
+        }
+        interrupted.map(|()| String::from_utf8_lossy(&output).into_owned())
+    }
+}

@@ -1,0 +1,333 @@
+//! Runs of programs, in turn and again and again, and the middle one of each.
+
+use std::collections::HashMap;
+use std::path::PathBuf;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use super::children::{Children, Ended};
+use super::programs::{Program, write_headers};
+use super::report::Measured;
+use super::stopped::Stopped;
+use super::watch::Watch;
+use crate::failure::Failure;
+
+/// What a program prints of its time by the clock.
+pub const SECONDS: &str = "seconds";
+/// And of that of processors: of all threads of the node that used most.
+pub const PROCESSOR_SECONDS: &str = "processor seconds";
+
+/// How a program is run.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Form {
+    /// Compiled without Hiroba.
+    Sequential,
+    /// By `hiroba run`.
+    Nodes {
+        /// How many.
+        nodes: u16,
+        /// After `--protocol`.
+        protocol: &'static str,
+        /// After `--fabric`.
+        fabric: &'static str,
+        /// After `--page-size`.
+        page_size: &'static str,
+        /// Whether pages may come before anybody has faulted on them.
+        prefetch: bool,
+    },
+}
+
+/// A run that is measured.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Job {
+    /// The program.
+    pub program: &'static Program,
+    /// Its arguments.
+    pub arguments: Vec<String>,
+    /// How it is run.
+    pub form: Form,
+}
+
+impl Job {
+    /// A program without Hiroba; its arguments are words with blanks between.
+    pub fn sequential(program: &'static Program, arguments: &str) -> Job {
+        let arguments = arguments.split_whitespace().map(str::to_owned).collect();
+        Job { program, arguments, form: Form::Sequential }
+    }
+
+    /// The same in another form.
+    pub fn in_form(&self, form: Form) -> Job {
+        Job { form, ..self.clone() }
+    }
+
+    /// In how many processes.
+    pub fn nodes(&self) -> u16 {
+        match self.form {
+            Form::Sequential => 1,
+            Form::Nodes { nodes, .. } => nodes,
+        }
+    }
+
+    /// For people.
+    pub fn describe(&self) -> String {
+        let program = [&[self.program.name.to_owned()], &self.arguments[..]].concat().join(" ");
+        match &self.form {
+            Form::Sequential => format!("{program}, sequential"),
+            Form::Nodes { nodes: 1, protocol, fabric, .. } => {
+                format!("{program} on 1 node, {protocol} over {fabric}")
+            }
+            Form::Nodes { nodes, protocol, fabric, .. } => {
+                format!("{program} on {nodes} nodes, {protocol} over {fabric}")
+            }
+        }
+    }
+}
+
+/// The numbers that a program has printed, by what stands before them.
+pub type Fields = HashMap<String, f64>;
+
+/// Why what a program printed is no measurement.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Unverified {
+    /// It did not say that its checks had passed.
+    NotPassed,
+}
+
+/// The program's lines: a name, two or more blanks, a value. A run that does not verify is never a figure.
+pub fn parse(output: &str) -> Result<Fields, Unverified> {
+    let lines = || {
+        output
+            .lines()
+            .filter_map(|line| line.split_once("  "))
+            .map(|(name, value)| (name.trim(), value.trim()))
+    };
+    if !lines().any(|line| line == ("checks", "passed")) {
+        return Err(Unverified::NotPassed);
+    }
+    let numbers = lines().filter_map(|(name, value)| Some((name.to_owned(), value.parse::<f64>().ok()?)));
+    Ok(numbers.filter(|(_, value)| value.is_finite()).collect())
+}
+
+/// What was measured.
+#[derive(Debug, Default)]
+pub struct Results {
+    runs: HashMap<Job, Vec<Fields>>,
+}
+
+impl Results {
+    /// Of all runs of a job that one which is in the middle by the number called `name`, so that numbers of one run stay together.
+    pub fn middle(&self, job: &Job, name: &str) -> Option<&Fields> {
+        let mut runs: Vec<&Fields> =
+            self.runs.get(job)?.iter().filter(|run| run.contains_key(name)).collect();
+        runs.sort_by(|one, other| one[name].total_cmp(&other[name]));
+        runs.get(runs.len() / 2).copied()
+    }
+
+    /// The number called `name` in the middle one.
+    pub fn median(&self, job: &Job, name: &str) -> Option<f64> {
+        Some(self.middle(job, name)?[name])
+    }
+
+    /// How much faster a job is than the sequential program: by the clock where every node has a core of its own, else by the
+    /// processors' time of the node that used most.
+    pub fn speed_up(&self, sequential: &Job, job: &Job, cores: u16) -> Measured {
+        let ratio = |name| Some(self.median(sequential, name)? / self.median(job, name)?);
+        if job.nodes() <= cores {
+            ratio(SECONDS).map_or(Measured::none(), Measured::wall)
+        } else {
+            ratio(PROCESSOR_SECONDS).map_or(Measured::none(), Measured::cpu)
+        }
+    }
+
+    #[cfg(test)]
+    pub fn note(&mut self, job: &Job, fields: &[(&str, f64)]) {
+        let fields = fields.iter().map(|(name, value)| ((*name).to_owned(), *value)).collect();
+        self.runs.entry(job.clone()).or_default().push(fields);
+    }
+}
+
+/// Where programs are compiled and run.
+pub struct Workshop<'a> {
+    children: &'a Children,
+    directory: PathBuf,
+    compiler_flags: &'static [&'static str],
+    hiroba: PathBuf,
+}
+
+impl<'a> Workshop<'a> {
+    /// In a directory that somebody else removes.
+    pub fn open(
+        children: &'a Children,
+        directory: PathBuf,
+        compiler_flags: &'static [&'static str],
+    ) -> Result<Workshop<'a>, Stopped> {
+        write_headers(&directory)?;
+        Ok(Workshop { children, directory, compiler_flags, hiroba: std::env::current_exe()? })
+    }
+
+    /// Whether somebody wants to end the command.
+    pub fn check_interruption(&self) -> Result<(), Stopped> {
+        self.children.check_interruption(None)
+    }
+
+    /// Compiles each program once, and runs the jobs of each group in turn, so many times each.
+    pub fn measure(&self, groups: &[Vec<Job>], rounds: usize, watch: &mut Watch) -> Result<Results, Stopped> {
+        let mut compiled: Vec<&Program> = Vec::new();
+        for program in groups.iter().flatten().map(|job| job.program) {
+            if !compiled.contains(&program) {
+                watch.say(&format!("compiling {}", program.name));
+                program.compile(self.children, &self.directory, self.compiler_flags)?;
+                compiled.push(program);
+            }
+        }
+        let mut left = Left::new(groups, rounds);
+        let mut results = Results::default();
+        for group in groups {
+            for _ in 0..rounds {
+                for job in group {
+                    watch.show(left.done(), left.all, left.estimate(), &job.describe());
+                    let began = Instant::now();
+                    let fields = self.run(job)?;
+                    left.note(job, began.elapsed());
+                    results.runs.entry(job.clone()).or_default().push(fields);
+                }
+            }
+        }
+        Ok(results)
+    }
+
+    fn run(&self, job: &Job) -> Result<Fields, Stopped> {
+        let mut command = match &job.form {
+            Form::Sequential => Command::new(job.program.sequential_executable(&self.directory)),
+            Form::Nodes { nodes, protocol, fabric, page_size, prefetch } => {
+                let mut command = Command::new(&self.hiroba);
+                command.args(["run", "-n", &nodes.to_string(), "--protocol", protocol, "--fabric", fabric]);
+                command.args([
+                    "--page-size",
+                    page_size,
+                    "--prefetch",
+                    if *prefetch { "on" } else { "off" },
+                    "--",
+                ]);
+                command.arg(job.program.executable(&self.directory));
+                command
+            }
+        };
+        command.args(&job.arguments).current_dir(&self.directory);
+        let what = job.describe();
+        match self.children.call(command)? {
+            Ended { status: 0, output } => parse(&output).map_err(|Unverified::NotPassed| {
+                Stopped::Failed(Failure::new(format!(
+                    "expected {what} to print that its checks passed, and it did not; nothing is made of such a run"
+                )))
+            }),
+            Ended { status, .. } => Err(Stopped::Failed(Failure::new(format!(
+                "expected {what} to end with status 0, and it ended with {status}; what it says of that stands above"
+            )))),
+        }
+    }
+}
+
+/// Runs that are still to come, and how long they may take.
+struct Left {
+    all: usize,
+    /// Runs to come, by job.
+    to_come: Vec<(Job, usize)>,
+    /// Seconds of each run that was made.
+    taken: HashMap<Job, Vec<f64>>,
+}
+
+impl Left {
+    fn new(groups: &[Vec<Job>], rounds: usize) -> Left {
+        let to_come: Vec<(Job, usize)> = groups.iter().flatten().map(|job| (job.clone(), rounds)).collect();
+        Left { all: to_come.len() * rounds, to_come, taken: HashMap::new() }
+    }
+
+    fn done(&self) -> usize {
+        self.taken.values().map(Vec::len).sum()
+    }
+
+    fn note(&mut self, job: &Job, took: Duration) {
+        self.taken.entry(job.clone()).or_default().push(took.as_secs_f64());
+        if let Some((_, count)) = self.to_come.iter_mut().find(|(other, count)| other == job && *count > 0) {
+            *count -= 1;
+        }
+    }
+
+    /// Runs like those that were made take as long: of the same job, else of the same program, else any.
+    fn estimate(&self) -> Option<Duration> {
+        let mean = |belongs: &dyn Fn(&Job) -> bool| {
+            let times: Vec<f64> = self
+                .taken
+                .iter()
+                .filter(|(job, _)| belongs(job))
+                .flat_map(|(_, times)| times)
+                .copied()
+                .collect();
+            (!times.is_empty()).then(|| times.iter().sum::<f64>() / times.len() as f64)
+        };
+        let any = mean(&|_| true)?;
+        let of = |job: &Job| {
+            let same = mean(&|other| other == job);
+            same.or_else(|| mean(&|other| other.program == job.program)).unwrap_or(any)
+        };
+        let seconds: f64 = self.to_come.iter().map(|(job, count)| *count as f64 * of(job)).sum();
+        Duration::try_from_secs_f64(seconds).ok()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::programs::{FFT, NBODY};
+    use super::*;
+
+    const NODES: Form =
+        Form::Nodes { nodes: 2, protocol: "hlrc", fabric: "udp", page_size: "8K", prefetch: true };
+
+    #[test]
+    fn only_verified_runs_have_numbers() {
+        let text =
+            "points                   262144\nchecksum                 beb8580465524a92\nseconds    0.5\n";
+        assert_eq!(parse(text), Err(Unverified::NotPassed));
+        let fields = parse(&format!("{text}processor seconds        0.25\nodd                      inf\nchecks                   passed\n")).unwrap();
+        assert_eq!((fields["points"], fields[SECONDS], fields[PROCESSOR_SECONDS]), (262_144.0, 0.5, 0.25));
+        assert_eq!(fields.len(), 3, "{fields:?}");
+        assert_eq!(parse("checks                   failed\n"), Err(Unverified::NotPassed));
+    }
+
+    #[test]
+    fn a_run_in_the_middle_keeps_its_numbers_together() {
+        let job = Job::sequential(&FFT, "-n 16");
+        let mut results = Results::default();
+        for (seconds, barrier) in [(3.0, 0.1), (1.0, 0.3), (2.0, 0.2)] {
+            results.note(&job, &[(SECONDS, seconds), ("barrier", barrier)]);
+        }
+        assert_eq!(results.median(&job, SECONDS), Some(2.0));
+        assert_eq!(results.middle(&job, SECONDS).unwrap()["barrier"], 0.2);
+        assert_eq!(results.median(&job, "no such"), None);
+        assert_eq!(results.median(&Job::sequential(&FFT, "-n 64"), SECONDS), None);
+    }
+
+    #[test]
+    fn speed_ups_say_which_clock_they_are_by() {
+        let sequential = Job::sequential(&NBODY, "-n 100");
+        let two = sequential.in_form(NODES);
+        let mut results = Results::default();
+        results.note(&sequential, &[(SECONDS, 4.0), (PROCESSOR_SECONDS, 3.0)]);
+        results.note(&two, &[(SECONDS, 2.0), (PROCESSOR_SECONDS, 1.0)]);
+        assert_eq!(results.speed_up(&sequential, &two, 2), Measured::wall(2.0));
+        assert_eq!(results.speed_up(&sequential, &two, 1), Measured::cpu(3.0));
+        let never_run = sequential.in_form(Form::Sequential);
+        assert_eq!(results.speed_up(&never_run, &Job::sequential(&FFT, ""), 2), Measured::none());
+    }
+
+    #[test]
+    fn what_is_left_is_estimated_from_what_was_done() {
+        let (one, other) = (Job::sequential(&FFT, "-n 16"), Job::sequential(&FFT, "-n 64"));
+        let mut left = Left::new(&[vec![one.clone(), other]], 2);
+        assert_eq!((left.all, left.done(), left.estimate()), (4, 0, None));
+        left.note(&one, Duration::from_secs(2));
+        // One run of the same job, two of another of the same program.
+        assert_eq!((left.done(), left.estimate()), (1, Some(Duration::from_secs(6))));
+    }
+}

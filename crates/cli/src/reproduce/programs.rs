@@ -1,0 +1,125 @@
+//! The programs: their sources lie in this executable, and are compiled for the machine they run on.
+
+use std::ffi::{OsStr, OsString};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use super::children::{Children, Ended};
+use super::stopped::Stopped;
+use crate::compiler::{self, Language};
+use crate::failure::Failure;
+
+/// A program that the papers measured.
+#[derive(Debug, PartialEq, Eq, Hash)]
+pub struct Program {
+    /// Its name, and that of its executable.
+    pub name: &'static str,
+    source: &'static str,
+    /// Whether it can be compiled without Hiroba.
+    has_sequential_form: bool,
+}
+
+macro_rules! app {
+    ($name:literal) => {
+        Program {
+            name: $name,
+            source: include_str!(concat!("../../../../apps/", $name, ".c")),
+            has_sequential_form: true,
+        }
+    };
+}
+
+/// Fourier transform in six steps.
+pub static FFT: Program = app!("fft");
+/// Factors of a matrix.
+pub static LU: Program = app!("lu");
+/// Currents of an ocean.
+pub static OCEAN: Program = app!("ocean");
+/// Molecules of water.
+pub static WATER: Program = app!("water");
+/// Stars.
+pub static NBODY: Program = app!("nbody");
+/// The Mandelbrot set.
+pub static MANDELBROT: Program = app!("mandelbrot");
+/// Fourier transform of a cube.
+pub static FFT3D: Program = app!("fft3d");
+/// SMS's functions, one by one.
+pub static FUNCTIONS: Program =
+    Program { name: "functions", source: include_str!("functions.c"), has_sequential_form: false };
+
+/// What the programs include.
+const HEADERS: [(&str, &str); 4] = [
+    ("common.h", include_str!("../../../../apps/common.h")),
+    ("multigrid.h", include_str!("../../../../apps/multigrid.h")),
+    ("picture.h", include_str!("../../../../apps/picture.h")),
+    ("third_party/stb_image_write.h", include_str!("../../../../apps/third_party/stb_image_write.h")),
+];
+
+/// How they are compiled to be measured: with the machine's vector width, as the apps say themselves.
+pub const COMPILER_FLAGS: [&str; 3] = ["-O3", "-march=native", "-fno-math-errno"];
+/// And to see that they work.
+pub const TEST_COMPILER_FLAGS: [&str; 1] = ["-O1"];
+
+impl Program {
+    /// The file that runs with Hiroba.
+    pub fn executable(&self, directory: &Path) -> PathBuf {
+        directory.join(self.name)
+    }
+
+    /// The file that runs without.
+    pub fn sequential_executable(&self, directory: &Path) -> PathBuf {
+        directory.join(format!("{}-sequential", self.name))
+    }
+
+    /// Writes the source and compiles its forms.
+    pub fn compile(&self, children: &Children, directory: &Path, flags: &[&str]) -> Result<(), Stopped> {
+        let source = directory.join(format!("{}.c", self.name));
+        std::fs::write(&source, self.source)?;
+        let arguments = |output: PathBuf, more: &[&str]| {
+            let mut arguments: Vec<OsString> = flags.iter().chain(more).map(OsString::from).collect();
+            arguments.extend(
+                [OsStr::new("-o"), output.as_os_str(), source.as_os_str(), OsStr::new("-lm")]
+                    .map(OsString::from),
+            );
+            arguments
+        };
+        let with = arguments(self.executable(directory), &[]);
+        let with =
+            compiler::command(Language::C, &with.iter().collect::<Vec<_>>()).map_err(Stopped::Failed)?;
+        self.call_compiler(children, directory, &with)?;
+        if self.has_sequential_form {
+            let mut without = Language::C.compiler();
+            without.extend(arguments(self.sequential_executable(directory), &["-DSEQUENTIAL"]));
+            self.call_compiler(children, directory, &without)?;
+        }
+        Ok(())
+    }
+
+    fn call_compiler(&self, children: &Children, directory: &Path, line: &[OsString]) -> Result<(), Stopped> {
+        let mut command = Command::new(&line[0]);
+        // What it makes in between goes where everything is removed.
+        command.args(&line[1..]).env("TMPDIR", directory);
+        match children.call(command) {
+            Ok(Ended { status: 0, .. }) => Ok(()),
+            Ok(Ended { status, .. }) => Err(Stopped::Failed(Failure::new(format!(
+                "the compiler '{}' ended with status {status} at {}.c; name another one in $CC",
+                line[0].to_string_lossy(),
+                self.name
+            )))),
+            Err(Stopped::NotStarted(error)) => {
+                Err(Stopped::Failed(compiler::cannot_call(Language::C, &line[0], &error)))
+            }
+            Err(other) => Err(other),
+        }
+    }
+}
+
+/// Writes what the programs include.
+pub fn write_headers(directory: &Path) -> std::io::Result<()> {
+    for (name, text) in HEADERS {
+        let path = directory.join(name);
+        path.parent().map_or(Ok(()), std::fs::create_dir_all)?;
+        std::fs::write(path, text)?;
+    }
+    Ok(())
+}

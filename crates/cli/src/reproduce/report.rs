@@ -1,0 +1,240 @@
+//! What comes out: tables whose rows have the paper's figure and ours, and how ours was obtained.
+
+use serde::Serialize;
+
+/// How a figure was obtained.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub enum How {
+    /// By the clock on the wall (or by counting), in a run whose nodes had a core each, or of which it is said that they had not.
+    #[serde(rename = "wall")]
+    Wall,
+    /// From the processor seconds of the node that used most: an estimate for machines with a core a node, which
+    /// knows no waiting for the network.
+    #[serde(rename = "cpu")]
+    Cpu,
+    /// Not at all, on this machine.
+    #[serde(rename = "not measurable")]
+    NotMeasurable,
+}
+
+/// One of our figures.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Measured {
+    /// In the table's unit; `None` where it could not be measured.
+    pub value: Option<f64>,
+    /// How it was obtained.
+    pub how: How,
+}
+
+impl Measured {
+    /// By the clock or by counting.
+    pub fn wall(value: f64) -> Measured {
+        Measured::or_not(value, How::Wall)
+    }
+
+    /// From processor seconds.
+    pub fn cpu(value: f64) -> Measured {
+        Measured::or_not(value, How::Cpu)
+    }
+
+    /// Not at all.
+    pub fn none() -> Measured {
+        Measured { value: None, how: How::NotMeasurable }
+    }
+
+    /// What is no number was not measured: JSON has none for it.
+    fn or_not(value: f64, how: How) -> Measured {
+        if value.is_finite() { Measured { value: Some(value), how } } else { Measured::none() }
+    }
+}
+
+/// The paper's figure.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(untagged)]
+pub enum Paper {
+    /// A number, in the table's unit.
+    Number(f64),
+    /// What the text says where it gives none.
+    Words(&'static str),
+}
+
+/// One figure and its place: tables are shown as blocks of lines and columns.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Row {
+    /// Block, line and column in one.
+    pub label: String,
+    /// What the line's block has in common; may be empty.
+    pub block: String,
+    /// The line.
+    pub line: String,
+    /// The column.
+    pub column: String,
+    /// The paper's figure; `None` where the paper, or the text of it that is at hand, has none.
+    pub paper: Option<Paper>,
+    /// Ours; `None` where it could not be measured.
+    pub measured: Option<f64>,
+    /// How ours was obtained.
+    pub how: How,
+    /// What stands beside the paper's figure.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub paper_note: Option<String>,
+    /// What stands beside ours.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub measured_note: Option<String>,
+    /// It is no part of a stacked bar, but the whole that the others are parts of.
+    #[serde(skip)]
+    pub is_whole: bool,
+}
+
+impl Row {
+    /// A row at its place.
+    pub fn at(block: &str, line: &str, column: &str, paper: Option<Paper>, measured: Measured) -> Row {
+        let parts = [line, block, column].into_iter().filter(|part| !part.is_empty());
+        Row {
+            label: parts.collect::<Vec<_>>().join(", "),
+            block: block.to_owned(),
+            line: line.to_owned(),
+            column: column.to_owned(),
+            paper,
+            measured: measured.value,
+            how: measured.how,
+            paper_note: None,
+            measured_note: None,
+            is_whole: false,
+        }
+    }
+
+    /// The same, as the whole that the others of its line are parts of.
+    pub fn whole(self) -> Row {
+        Row { is_whole: true, ..self }
+    }
+
+    /// The same with words beside the figures.
+    pub fn noting(mut self, paper: Option<&str>, measured: Option<&str>) -> Row {
+        (self.paper_note, self.measured_note) = (paper.map(str::to_owned), measured.map(str::to_owned));
+        self
+    }
+}
+
+/// How a table is drawn.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Plot {
+    /// Only in figures.
+    None,
+    /// A bar for each line, made of its columns.
+    Stacked,
+    /// A bar for each row, and the paper's figure beside it.
+    Paired,
+    /// A curve for each line; columns are numbers.
+    Curves,
+}
+
+/// A table or figure of the paper's.
+#[derive(Clone, Debug, Serialize)]
+pub struct Table {
+    /// As the paper numbers it.
+    pub id: String,
+    /// What it shows.
+    pub title: String,
+    /// The unit of its figures.
+    pub unit: &'static str,
+    /// Its figures.
+    pub rows: Vec<Row>,
+    /// What must be said of them.
+    pub notes: Vec<String>,
+    /// How it is drawn.
+    #[serde(skip)]
+    pub plot: Plot,
+    /// What its columns count, where it is drawn as curves.
+    #[serde(skip)]
+    pub axis: &'static str,
+}
+
+/// A run of the command.
+#[derive(Clone, Debug, Serialize)]
+pub struct Report {
+    /// The paper's number.
+    pub paper: &'static str,
+    /// Its title, authors and place.
+    pub source: &'static str,
+    /// Whether sizes and repetitions were cut.
+    pub quick: bool,
+    /// What was run, on what, and what holds for all tables.
+    pub notes: Vec<String>,
+    /// The tables and figures.
+    pub tables: Vec<Table>,
+}
+
+/// The different values of a part of the rows' places, in their order.
+pub fn distinct<'a>(rows: &[&'a Row], part: fn(&Row) -> &str) -> Vec<&'a str> {
+    let mut found: Vec<&str> = Vec::new();
+    for row in rows {
+        let value = part(row);
+        if !found.contains(&value) {
+            found.push(value);
+        }
+    }
+    found
+}
+
+/// A number in as many digits as are worth reading.
+pub fn number(value: f64) -> String {
+    let decimals = match value.abs() {
+        0.0 => 0,
+        tiny if tiny < 0.01 => 4,
+        small if small < 1.0 => 3,
+        small if small < 10.0 => 2,
+        middle if middle < 100.0 => 1,
+        _ => 0,
+    };
+    format!("{value:.decimals$}")
+}
+
+/// The paper's figure as it is shown.
+pub fn paper_text(row: &Row) -> String {
+    let figure = match &row.paper {
+        // As the paper prints it.
+        Some(Paper::Number(value)) => value.to_string(),
+        Some(Paper::Words(words)) => (*words).to_owned(),
+        None => "-".to_owned(),
+    };
+    row.paper_note.as_ref().map_or(figure.clone(), |note| format!("{figure} ({note})"))
+}
+
+/// Ours, with a mark on estimates.
+pub fn measured_text(row: &Row) -> String {
+    let figure = match (row.measured, row.how) {
+        (Some(value), How::Wall) => number(value),
+        (Some(value), _) => format!("~{}", number(value)),
+        (None, _) => "n/m".to_owned(),
+    };
+    row.measured_note.as_ref().map_or(figure.clone(), |note| format!("{figure} ({note})"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn figures_show_how_they_were_obtained() {
+        let text = |measured| measured_text(&Row::at("", "a", "b", None, measured));
+        assert_eq!(text(Measured::wall(1.234)), "1.23");
+        assert_eq!(text(Measured::cpu(12.34)), "~12.3");
+        assert_eq!(text(Measured::none()), "n/m");
+        assert_eq!(text(Measured::wall(f64::NAN)), "n/m", "what is no number was not measured");
+        assert_eq!(text(Measured::wall(0.0)), "0");
+    }
+
+    #[test]
+    fn rows_have_the_contracts_names() {
+        let row = Row::at("2 nodes", "FFT", "SC", Some(Paper::Number(0.21)), Measured::cpu(1.5));
+        let json = serde_json::to_value(row.noting(Some("HLRC"), None)).unwrap();
+        assert_eq!((&json["label"], &json["paper"]), (&"FFT, 2 nodes, SC".into(), &0.21.into()));
+        assert_eq!((&json["measured"], &json["how"]), (&1.5.into(), &"cpu".into()));
+        assert_eq!(json["paper_note"], "HLRC");
+        assert!(json.get("measured_note").is_none());
+        let none = serde_json::to_value(Row::at("", "a", "b", None, Measured::none())).unwrap();
+        assert!(none["paper"].is_null() && none["measured"].is_null());
+        assert_eq!(none["how"], "not measurable");
+    }
+}

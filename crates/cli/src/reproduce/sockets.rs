@@ -1,0 +1,141 @@
+//! Figure 5 of paper 000: where a datagram's time goes, on plain sockets of this machine.
+//!
+//! Two threads, on a processor each where there are two, send a datagram to and fro. The time inside `sendmsg` and inside `recvmsg`
+//! (of a datagram that has arrived) is measured; what is left of half a round trip is the network's, which here is the kernel's loopback.
+
+use std::net::{Ipv4Addr, UdpSocket};
+use std::time::Instant;
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
+
+/// Sizes in bytes: from a word to a page of the paper's.
+pub const SIZES: [usize; 8] = [4, 64, 256, 1024, 1400, 2048, 4096, 8192];
+
+/// Exchanges that are not measured.
+const WARM_UP: usize = 200;
+
+/// An echo that does not come in so long was lost; loopback loses only what overflows.
+const ANSWER_LIMIT: Timespec = Timespec { tv_sec: 20, tv_nsec: 0 };
+
+/// Medians for one size, in microseconds.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Split {
+    /// Inside `sendmsg`.
+    pub send_us: f64,
+    /// Neither here nor there.
+    pub network_us: f64,
+    /// Inside `recvmsg`.
+    pub receive_us: f64,
+    /// Half a round trip.
+    pub single_trip_us: f64,
+}
+
+/// Measures all sizes, `times` exchanges of each. With one core both threads sleep while they wait.
+pub fn measure(times: usize) -> std::io::Result<Vec<(usize, Split)>> {
+    let (near, far) = (bound()?, bound()?);
+    near.connect(far.local_addr()?)?;
+    far.connect(near.local_addr()?)?;
+    let processors = two_processors();
+    let awake = processors.is_some();
+    std::thread::scope(|scope| {
+        let echo = scope.spawn(move || {
+            pin(processors.map(|pair| pair[1]));
+            answer(&far, awake, SIZES.len() * (WARM_UP + times))
+        });
+        let ask = scope.spawn(move || {
+            pin(processors.map(|pair| pair[0]));
+            SIZES.iter().map(|bytes| Ok((*bytes, exchange(&near, awake, *bytes, times)?))).collect()
+        });
+        let asked = ask.join().expect("the asking thread does not panic");
+        let echoed = echo.join().expect("the answering thread does not panic");
+        echoed.and(asked)
+    })
+}
+
+fn bound() -> std::io::Result<UdpSocket> {
+    UdpSocket::bind((Ipv4Addr::LOCALHOST, 0))
+}
+
+fn two_processors() -> Option<[usize; 2]> {
+    let allowed = sched_getaffinity(None).ok()?;
+    let mut usable = (0..CpuSet::MAX_CPU).filter(|processor| allowed.is_set(*processor));
+    Some([usable.next()?, usable.next()?])
+}
+
+/// The calling thread stays on this processor; where that is refused it runs where it is put.
+fn pin(processor: Option<usize>) {
+    if let Some(processor) = processor {
+        let mut set = CpuSet::new();
+        set.set(processor);
+        let _ = sched_setaffinity(None, &set);
+    }
+}
+
+/// Waits for a datagram, looking again and again if `awake`.
+fn wait(socket: &UdpSocket, awake: bool) -> std::io::Result<()> {
+    let began = Instant::now();
+    let limit = if awake { Timespec::default() } else { ANSWER_LIMIT };
+    loop {
+        match poll(&mut [PollFd::new(socket, PollFlags::IN)], Some(&limit)) {
+            Ok(0) if began.elapsed().as_secs() < ANSWER_LIMIT.tv_sec as u64 => {}
+            Ok(0) => return Err(std::io::ErrorKind::TimedOut.into()),
+            Ok(_) => return Ok(()),
+            Err(rustix::io::Errno::INTR) => {}
+            Err(errno) => return Err(errno.into()),
+        }
+    }
+}
+
+fn answer(socket: &UdpSocket, awake: bool, times: usize) -> std::io::Result<()> {
+    let mut bytes = vec![0u8; SIZES[SIZES.len() - 1]];
+    for _ in 0..times {
+        wait(socket, awake)?;
+        let got = socket.recv(&mut bytes)?;
+        socket.send(&bytes[..got])?;
+    }
+    Ok(())
+}
+
+fn exchange(socket: &UdpSocket, awake: bool, bytes: usize, times: usize) -> std::io::Result<Split> {
+    let mut buffer = vec![0u8; bytes];
+    let mut parts: [Vec<f64>; 3] = Default::default();
+    for which in 0..WARM_UP + times {
+        let began = Instant::now();
+        socket.send(&buffer)?;
+        let sent = began.elapsed();
+        wait(socket, awake)?;
+        let arrived = began.elapsed();
+        socket.recv(&mut buffer)?;
+        let received = began.elapsed();
+        if which >= WARM_UP {
+            for (part, taken) in parts.iter_mut().zip([sent, received - arrived, received / 2]) {
+                part.push(taken.as_secs_f64() * 1e6);
+            }
+        }
+    }
+    let [send_us, receive_us, single_trip_us] = parts.map(median);
+    let network_us = (single_trip_us - send_us - receive_us).max(0.0);
+    Ok(Split { send_us, network_us, receive_us, single_trip_us })
+}
+
+fn median(mut values: Vec<f64>) -> f64 {
+    values.sort_by(f64::total_cmp);
+    values.get(values.len() / 2).copied().unwrap_or(f64::NAN)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_size_has_its_parts() {
+        let measured = measure(20).expect("loopback");
+        assert_eq!(measured.iter().map(|(bytes, _)| *bytes).collect::<Vec<_>>(), SIZES);
+        for (bytes, split) in measured {
+            let sum = split.send_us + split.network_us + split.receive_us;
+            assert!(split.send_us > 0.0 && split.receive_us > 0.0, "{bytes}: {split:?}");
+            assert!(sum >= split.single_trip_us - 1e-9, "{bytes}: {split:?}");
+        }
+    }
+}

@@ -1,0 +1,68 @@
+//! How far the command has come: a bar on a terminal, else now and then a line, both on standard error.
+
+use std::io::IsTerminal;
+use std::time::Duration;
+
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+
+use crate::failure::say;
+use crate::quantities::duration;
+
+/// Where standard error is no terminal, a line is written whenever so many parts of the whole are done.
+const LINES: usize = 10;
+
+/// Who tells it.
+pub struct Watch {
+    bar: Option<ProgressBar>,
+    /// Lines written so far.
+    lines: usize,
+}
+
+impl Watch {
+    /// Looks what standard error is.
+    pub fn begin() -> Watch {
+        let can_draw = std::env::var_os("TERM").is_none_or(|terminal| terminal != "dumb");
+        let bar = (can_draw && std::io::stderr().is_terminal()).then(|| {
+            let bar = ProgressBar::with_draw_target(Some(1), ProgressDrawTarget::stderr());
+            let style = ProgressStyle::with_template("{wide_msg} {pos:>3} of {len}");
+            bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));
+            bar
+        });
+        Watch { bar, lines: 0 }
+    }
+
+    /// Says what is being done where nobody knows how long it takes.
+    pub fn say(&mut self, what: &str) {
+        if let Some(bar) = &self.bar {
+            bar.set_message(what.to_owned());
+            bar.tick();
+        }
+    }
+
+    /// `what` comes next, after so many runs of all.
+    pub fn show(&mut self, done: usize, all: usize, left: Option<Duration>, what: &str) {
+        let left = left
+            .map_or(String::new(), |left| format!(", about {} left", duration(left.as_secs_f64().ceil())));
+        match &self.bar {
+            Some(bar) => {
+                bar.set_length(all as u64);
+                bar.set_position(done as u64);
+                bar.set_message(format!("{what}{left}"));
+                bar.tick();
+            }
+            None if done * LINES >= self.lines * all => {
+                self.lines = done * LINES / all.max(1) + 1;
+                say(&format!("run {} of {all}: {what}{left}", done + 1));
+            }
+            None => {}
+        }
+    }
+}
+
+impl Drop for Watch {
+    fn drop(&mut self) {
+        if let Some(bar) = &self.bar {
+            bar.finish_and_clear();
+        }
+    }
+}
