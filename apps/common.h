@@ -301,27 +301,46 @@ static inline struct clocks clocks(void)
     return now;
 }
 
+#if defined(HAS_ACCOUNT)
+/* Adds `sign` times what `more` has. */
+static inline void add_account(hiroba_account *to, const hiroba_account *more, int sign)
+{
+    uint64_t times = (uint64_t)sign; /* modulo 2^64, so that -1 subtracts */
+    to->compute_s += sign * more->compute_s;
+    to->read_fault_s += sign * more->read_fault_s;
+    to->write_fault_s += sign * more->write_fault_s;
+    to->barrier_s += sign * more->barrier_s;
+    to->lock_s += sign * more->lock_s;
+    to->serve_s += sign * more->serve_s;
+    to->other_s += sign * more->other_s;
+    to->read_faults += times * more->read_faults;
+    to->write_faults += times * more->write_faults;
+    to->pages_fetched += times * more->pages_fetched;
+    to->messages_sent += times * more->messages_sent;
+    to->bytes_sent += times * more->bytes_sent;
+}
+#endif
+
+/* One after the other. */
+static inline struct clocks together(struct clocks one, struct clocks other)
+{
+    one.wall += other.wall;
+    one.processor += other.processor;
+#if defined(HAS_ACCOUNT)
+    add_account(&one.account, &other.account, 1);
+#endif
+    return one;
+}
+
 static inline struct clocks since(struct clocks begin)
 {
     struct clocks end = clocks();
     end.wall -= begin.wall;
     end.processor -= begin.processor;
 #if defined(HAS_ACCOUNT)
-    hiroba_account *account = &end.account;
-    const hiroba_account *before = &begin.account;
-    account->compute_s -= before->compute_s; /* what is left over: estimates may have claimed all of it */
-    account->compute_s = account->compute_s > 0.0 ? account->compute_s : 0.0;
-    account->read_fault_s -= before->read_fault_s;
-    account->write_fault_s -= before->write_fault_s;
-    account->barrier_s -= before->barrier_s;
-    account->lock_s -= before->lock_s;
-    account->serve_s -= before->serve_s;
-    account->other_s -= before->other_s;
-    account->read_faults -= before->read_faults;
-    account->write_faults -= before->write_faults;
-    account->pages_fetched -= before->pages_fetched;
-    account->messages_sent -= before->messages_sent;
-    account->bytes_sent -= before->bytes_sent;
+    add_account(&end.account, &begin.account, -1);
+    if (end.account.compute_s < 0.0)
+        end.account.compute_s = 0.0; /* what is left over: estimates may have claimed all of it */
 #endif
     return end;
 }

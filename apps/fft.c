@@ -540,6 +540,7 @@ static void work(void *argument)
     struct clocks filled = clocks();
     for (long round = 0; round < rounds; round++)
         transform(&b, s->matrices[round % 2], s->matrices[1 - round % 2]);
+    barrier(); /* done when the last thread is */
     if (keeps_time()) {
         elapsed = since(filled);
         set_up = filled.wall - start;

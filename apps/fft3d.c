@@ -338,9 +338,7 @@ static void keep_time(struct clocks begin)
 {
     if (!keeps_time())
         return;
-    struct clocks more = since(begin);
-    elapsed.wall += more.wall;
-    elapsed.processor += more.processor;
+    elapsed = together(elapsed, since(begin));
 }
 
 static void check_samples(const struct shared *s);
