@@ -5,10 +5,9 @@ mod support;
 
 use std::fs;
 use std::path::Path;
-use std::process::Command;
 use std::sync::OnceLock;
 
-use support::forms::{Form, apps, checksum, program};
+use support::forms::{self, apps, checksum};
 use support::{Called, finish, hiroba, start};
 
 /// A program and arguments of a small problem.
@@ -22,50 +21,20 @@ const PROBLEMS: [(&str, &[&str]); 4] = [
 /// Everything compiled, for the life of the test process.
 fn workshop() -> &'static Path {
     static DIRECTORY: OnceLock<tempfile::TempDir> = OnceLock::new();
-    let make = || {
-        let directory = tempfile::tempdir().expect("a temporary directory");
-        for (name, _) in PROBLEMS {
-            for form in Form::ALL {
-                form.compile(&apps().join(name).with_extension("c"), &program(directory.path(), name, form));
-            }
-        }
-        directory
-    };
-    DIRECTORY.get_or_init(make).path()
+    DIRECTORY.get_or_init(|| forms::compile_all(PROBLEMS.map(|(name, _)| name))).path()
 }
 
 fn job(options: &[&str], name: &str, given: &[&str]) -> Called {
-    let mut command = hiroba(&["run"]);
-    command.args(options).arg("--").arg(program(workshop(), name, Form::Hiroba)).args(given);
-    finish(start(&mut command))
+    forms::run_job(workshop(), options, name, given)
 }
 
-fn alone(form: Form, name: &str, given: &[&str]) -> Called {
-    let mut command = Command::new(program(workshop(), name, form));
-    command.args(given).env("OMP_NUM_THREADS", "3").env_remove("HIROBA_CONTROL_FD");
-    finish(start(&mut command))
-}
-
-/// What every job of a small problem should find, by the form that knows nothing of threads.
 fn expected(name: &str, given: &[&str]) -> String {
-    let expected = checksum(&alone(Form::Sequential, name, given));
-    assert_eq!(checksum(&alone(Form::OpenMp, name, given)), expected, "{name} under OpenMP");
-    let sequential = [given, &["--sequential"]].concat();
-    assert_eq!(checksum(&alone(Form::Hiroba, name, &sequential)), expected, "{name} --sequential");
-    expected
+    forms::expected_checksum(workshop(), name, given)
 }
 
 #[test]
 fn every_job_finds_what_one_thread_finds() {
-    for (name, given) in PROBLEMS {
-        let expected = expected(name, given);
-        for (nodes, threads) in [("1", "1"), ("2", "1"), ("3", "1"), ("3", "2")] {
-            for fabric in ["udp", "shm"] {
-                let options = ["-n", nodes, "-t", threads, "--fabric", fabric];
-                assert_eq!(checksum(&job(&options, name, given)), expected, "{name} with {options:?}");
-            }
-        }
-    }
+    forms::check_every_job(workshop(), &PROBLEMS);
 }
 
 /// Also numbers of transforms that end elsewhere, layouts that lie elsewhere, and blocks of other sizes.

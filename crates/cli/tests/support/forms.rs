@@ -55,3 +55,54 @@ pub fn checksum(called: &Called) -> String {
     let line = called.stdout.lines().find_map(|line| line.strip_prefix("checksum "));
     line.unwrap_or_else(|| panic!("no checksum: {called:?}")).trim().to_owned()
 }
+
+/// All forms of some programs, in a directory.
+pub fn compile_all<'a>(names: impl IntoIterator<Item = &'a str>) -> tempfile::TempDir {
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    for name in names {
+        for form in Form::ALL {
+            form.compile(&apps().join(name).with_extension("c"), &program(directory.path(), name, form));
+        }
+    }
+    directory
+}
+
+/// Runs a program of that directory on nodes.
+pub fn run_job(directory: &Path, options: &[&str], name: &str, given: &[&str]) -> Called {
+    let mut command = hiroba(&["run"]);
+    command.args(options).arg("--").arg(program(directory, name, Form::Hiroba)).args(given);
+    finish(start(&mut command))
+}
+
+/// Runs it without a launcher.
+pub fn run_alone(directory: &Path, form: Form, name: &str, given: &[&str]) -> Called {
+    let mut command = Command::new(program(directory, name, form));
+    command.args(given).env("OMP_NUM_THREADS", "3").env_remove("HIROBA_CONTROL_FD");
+    finish(start(&mut command))
+}
+
+/// What every job should find: what the form does that knows nothing of threads, and the others without nodes do too.
+#[track_caller]
+pub fn expected_checksum(directory: &Path, name: &str, given: &[&str]) -> String {
+    let expected = checksum(&run_alone(directory, Form::Sequential, name, given));
+    assert_eq!(checksum(&run_alone(directory, Form::OpenMp, name, given)), expected, "{name} under OpenMP");
+    let sequential = [given, &["--sequential"]].concat();
+    let alone = run_alone(directory, Form::Hiroba, name, &sequential);
+    assert_eq!(checksum(&alone), expected, "{name} --sequential");
+    expected
+}
+
+/// Holds jobs of several shapes to what one thread finds.
+#[track_caller]
+pub fn check_every_job(directory: &Path, problems: &[(&str, &[&str])]) {
+    for (name, given) in problems {
+        let expected = expected_checksum(directory, name, given);
+        for (nodes, threads) in [("1", "1"), ("2", "1"), ("3", "1"), ("3", "2")] {
+            for fabric in ["udp", "shm"] {
+                let options = ["-n", nodes, "-t", threads, "--fabric", fabric];
+                let called = run_job(directory, &options, name, given);
+                assert_eq!(checksum(&called), expected, "{name} with {options:?}");
+            }
+        }
+    }
+}
