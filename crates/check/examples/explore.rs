@@ -11,7 +11,7 @@ use hiroba_check::engines::{by_name, promise_of, trackings_of};
 use hiroba_check::explore::{Exploration, Scenario, larger_scenarios, scenarios};
 use hiroba_protocol::Protocol;
 
-#[path = "../tests/model/mod.rs"]
+#[path = "../tests/all/model.rs"]
 mod model;
 
 fn main() -> ExitCode {

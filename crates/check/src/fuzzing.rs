@@ -1,7 +1,7 @@
 //! What is done with bytes that strangers may have made: the targets of fuzzing.
 //!
 //! Each takes any bytes and must neither panic nor hang, nor take memory beyond a bound; what decodes must mean the same when it is encoded
-//! and decoded again. `fuzz/` lets libFuzzer call them; `tests/fuzz_corpus.rs` calls them with the corpus and seeded mutations of it.
+//! and decoded again. `fuzz/` lets libFuzzer call them; `tests/all/fuzz_corpus.rs` calls them with the corpus and seeded mutations of it.
 
 use core::fmt::Debug;
 

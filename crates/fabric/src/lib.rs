@@ -14,7 +14,7 @@
 //! once and in the order in which they were sent, whatever the network does to datagrams; messages of
 //! different peers are not ordered among each other.
 //!
-//! To add a fabric, implement [`Fabric`] and run the conformance suite (`tests/conformance.rs`) over it.
+//! To add a fabric, implement [`Fabric`] and run the conformance suite (`tests/all/conformance.rs`) over it.
 //! What a fabric can do beyond messages it says in its [`Capabilities`]; nobody asks for its name.
 
 pub mod hooks;

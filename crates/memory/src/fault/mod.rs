@@ -9,7 +9,7 @@
 //! Writes are found in one of two ways ([`WriteTracking`]): the first store to a page with access `Read` faults, or, with the
 //! two sources over userfaultfd on Linux 6.7, stores run free and the kernel notes them ([`FaultSource::watch`]).
 //!
-//! All three keep the same contract ([`FaultSource`]), and one suite (`tests/conformance.rs`) holds them to it. To add
+//! All three keep the same contract ([`FaultSource`]), and one suite (`tests/all/conformance.rs`) holds them to it. To add
 //! one, implement the trait, name it in [`FaultSourceKind`], give [`open`] an arm and the suite a line.
 
 mod event;

@@ -1,0 +1,24 @@
+//! The checker's own tests, and the protocols' under it. All in one program, which is linked once; `cargo test -p hiroba-check --test all
+//! lrc::` runs one file of it.
+
+mod aurc;
+mod endurance;
+mod erc;
+mod explore;
+mod first_touch;
+mod fuzz_corpus;
+mod golden;
+mod litmus;
+mod lrc;
+mod mapping;
+mod million;
+mod model;
+mod moves;
+mod mutants;
+mod page_axioms;
+mod page_axioms_sc;
+mod random_programs;
+mod regions;
+mod sc;
+mod scale;
+mod sequential;

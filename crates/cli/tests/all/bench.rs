@@ -1,0 +1,123 @@
+//! `hiroba bench`: its rows and their JSON. Speed is not asserted, only that something was measured.
+
+use serde_json::Value;
+
+use crate::support::{call, eventually, finish, hiroba, mark, processes_marked, start};
+
+fn rows(arguments: &[&str]) -> Vec<Value> {
+    let directory = tempfile::tempdir().unwrap();
+    let json = directory.path().join("rows.json");
+    let mut line = vec!["bench", "--quick", "--json", json.to_str().unwrap()];
+    line.extend(arguments);
+    let called = call(&line);
+    assert_eq!((called.status, called.stderr.as_str()), (0, ""), "{called:?}");
+    assert!(called.stdout.starts_with("hiroba bench: "), "{called:?}");
+    let rows: Value = serde_json::from_str(&std::fs::read_to_string(&json).unwrap()).unwrap();
+    for row in rows.as_array().unwrap() {
+        assert!(called.stdout.contains(row["name"].as_str().unwrap()), "{row} is not in the table");
+    }
+    rows.as_array().unwrap().clone()
+}
+
+#[test]
+fn rows_have_the_contracts_fields() {
+    let rows = rows(&["barrier", "atomic", "fault"]);
+    assert!(rows.len() >= 8, "{rows:?}");
+    for row in &rows {
+        let number = |key: &str| row[key].as_f64();
+        assert!(row["name"].is_string() && row["fabric"].is_string() && row["state"].is_string(), "{row}");
+        assert!(number("p50_us").is_some_and(|us| us > 0.0), "{row}");
+        assert!(number("p99_us") >= number("p50_us"), "{row}");
+        assert!(number("repetitions").is_some_and(|times| times >= 10.0), "{row}");
+        let related = row["raw_us"].is_null() == row["ratio"].is_null();
+        assert!(related, "a ratio needs two numbers: {row}");
+        if row["fabric"] == "udp" {
+            assert!(number("raw_us").is_some_and(|us| us > 0.0), "what travels is compared: {row}");
+        }
+    }
+    let named = |name: &str| rows.iter().filter(|row| row["name"] == name).count();
+    assert_eq!((named("barrier"), named("fetch and add"), named("read fault, page fetched")), (2, 2, 2));
+    assert_eq!(named("raw, sealed as the fabric does"), 2, "the home idle and computing");
+}
+
+#[test]
+fn other_fabrics_have_rows_of_their_own() {
+    for row in rows(&["--fabric", "tcp", "-n", "3", "fault", "lock", "stream"]) {
+        let number = |key: &str| row[key].as_f64();
+        if row["fabric"] != "" {
+            assert_eq!(row["fabric"], "tcp", "{row}");
+            assert!(number("ratio").is_some_and(|ratio| ratio > 0.0), "{row}");
+        }
+        if row.get("p50_us").is_some() && row["fabric"] != "" {
+            assert!(number("raw_p99_us") >= number("raw_us") && number("ratio_p99").is_some(), "{row}");
+        }
+    }
+}
+
+#[test]
+fn any_number_of_nodes_takes_part() {
+    let rows = rows(&["-n", "4", "lock", "barrier"]);
+    assert!(rows.iter().any(|row| row["state"] == "4 nodes, nothing written"), "{rows:?}");
+}
+
+#[test]
+fn one_node_and_the_comparison_of_pages_need_no_job_of_several() {
+    let rows = rows(&["compute", "diff"]);
+    assert!(rows.iter().all(|row| row["ratio"].as_f64().is_some_and(|ratio| ratio > 0.0)), "{rows:?}");
+    assert_eq!(rows.len(), 4, "{rows:?}");
+}
+
+#[test]
+fn bandwidths_are_rows_of_their_own_kind() {
+    for row in rows(&["stream"]) {
+        let rate = |key: &str| row[key].as_f64().unwrap_or_default();
+        assert!(rate("gb_per_s") > 0.0 && rate("raw_gb_per_s") > 0.0 && rate("ratio") > 0.0, "{row}");
+        assert!(row.get("p50_us").is_none(), "{row}");
+    }
+}
+
+#[test]
+fn a_measurement_that_is_killed_takes_its_job_with_it() {
+    let mark = mark("bench-killed");
+    let mut child = start(hiroba(&["bench", "lock"]).env("HIROBA_TEST_MARK", &mark));
+    eventually("its job runs", || processes_marked(&mark) >= 1 + 2 + 2);
+    child.kill().unwrap();
+    finish(child);
+    eventually("all processes are gone", || processes_marked(&mark) == 0);
+}
+
+#[test]
+fn a_node_of_a_measurement_wants_its_plan() {
+    call(&["bench-node", "tea"]).says(125, "expected the plan of a measurement, got 'tea'");
+}
+
+#[test]
+fn what_the_seal_costs_is_measured_without_it() {
+    for fabric in ["udp", "tcp"] {
+        let rows = rows(&["--without-seal", "--fabric", fabric, "barrier", "stream"]);
+        for row in &rows {
+            assert!(row["state"].as_str().unwrap().ends_with(", without seal"), "{row}");
+            assert!(row["ratio"].as_f64().is_some_and(|ratio| ratio > 0.0), "{row}");
+        }
+        assert!(rows.len() >= 8, "{rows:?}");
+    }
+    call(&["bench", "--without-seal", "--fabric", "shm"]).says(125, "nothing is sealed over shm");
+}
+
+#[test]
+fn no_program_runs_without_seals() {
+    call(&["run", "--without-seal", "true"]).says(125, "--without-seal");
+    let directory = tempfile::tempdir().unwrap();
+    let trace = directory.path().join("ran");
+    let plan = r#""plan":{"groups":["barrier"],"quick":true,"fabric":"udp","setting":""}"#;
+    let job = |arguments: &str| format!(r#"{{"arguments":[{arguments}],{plan}}}"#);
+    // Whatever program is named, the nodes are the command itself.
+    let named = job(&format!(r#""-n","2","--","touch","{}""#, trace.display()));
+    let called = call(&["bench-job", &named]);
+    assert_eq!(called.status, 0, "{called:?}");
+    assert!(called.stdout.contains("barrier") && !trace.exists(), "{called:?}");
+    for elsewhere in [r#""--hosts","/dev/null""#, r#""-x","LD_PRELOAD=x.so""#] {
+        call(&["bench-job", &job(elsewhere)]).says(125, "nothing in it but its own code");
+    }
+    call(&["bench-job", "tea"]).says(125, "expected the plan of a measurement, got 'tea'");
+}

@@ -1,0 +1,139 @@
+//! `--progress` as a user at a terminal sees it, and as a script does.
+
+use std::io::{Read, Write};
+use std::path::PathBuf;
+use std::process::Stdio;
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
+use crate::support::terminal::terminal;
+use crate::support::{call, finish, hiroba, shell, start};
+
+/// The line comes within seconds.
+const LIMIT: Duration = Duration::from_secs(60);
+
+/// Node 0 waits for a byte, the other for node 0.
+const PROGRAM: &str = r#"
+#include <hiroba.h>
+#include <stdio.h>
+int main(int argc, char **argv)
+{
+    if (hiroba_init(&argc, &argv) != 0)
+        return 1;
+    if (hiroba_node() == 0)
+        (void)getchar();
+    hiroba_barrier();
+    if (hiroba_node() == 0)
+        puts("done");
+    hiroba_finalize();
+    return 0;
+}
+"#;
+
+fn compiled() -> (tempfile::TempDir, PathBuf) {
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    let (source, program) = (directory.path().join("program.c"), directory.path().join("program"));
+    std::fs::write(&source, PROGRAM).expect("it is ours");
+    let mut command = hiroba(&["cc", "-std=c11", "-Wall", "-Wextra", "-Werror", "-o"]);
+    let called = finish(start(command.arg(&program).arg(&source)));
+    assert_eq!(called.status, 0, "{called:?}");
+    (directory, program)
+}
+
+/// The lines that a terminal shows which has got this: as much of one as progress needs.
+fn screen(bytes: &[u8]) -> Vec<String> {
+    let (mut lines, mut row, mut column) = (vec![Vec::new()], 0, 0);
+    let text = String::from_utf8_lossy(bytes).into_owned();
+    let mut rest = text.as_str();
+    while let Some(next) = rest.chars().next() {
+        rest = &rest[next.len_utf8()..];
+        match next {
+            '\r' => column = 0,
+            '\n' => {
+                row += 1;
+                lines.resize(lines.len().max(row + 1), Vec::new());
+            }
+            '\x1b' => {
+                let end = rest.find(|c: char| c.is_ascii_alphabetic()).expect("a whole sequence");
+                let number: usize = rest[1..end].parse().unwrap_or(0);
+                match &rest[end..=end] {
+                    "A" => row -= number.max(1),
+                    "B" => row += number.max(1),
+                    "K" if number == 2 => lines[row].clear(),
+                    "K" => lines[row].truncate(column),
+                    other => panic!("unknown sequence {other:?} in {text:?}"),
+                }
+                rest = &rest[end + 1..];
+            }
+            shown => {
+                let line: &mut Vec<char> = &mut lines[row];
+                line.resize(line.len().max(column + 1), ' ');
+                line[column] = shown;
+                column += 1;
+            }
+        }
+    }
+    lines.into_iter().map(|line| line.into_iter().collect::<String>().trim_end().to_owned()).collect()
+}
+
+#[test]
+fn a_terminal_shows_a_line_that_is_gone_at_the_end() {
+    let (_directory, program) = compiled();
+    let (mut user, terminal) = terminal();
+    let mut command = hiroba(&["run", "-n", "2", "--progress", "--"]);
+    command.arg(&program).env("TERM", "xterm").stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(terminal);
+    let mut child = command.spawn().expect("the command starts");
+    drop(command); // the terminal's other side is the job's alone
+    // The program ends when the line has told its rates, so that nothing hangs on how long that takes.
+    let mut seen = Vec::new();
+    let mut let_go = child.stdin.take();
+    let limit = Instant::now() + LIMIT;
+    loop {
+        let left = limit.saturating_duration_since(Instant::now());
+        let timeout = Timespec { tv_sec: left.as_secs() as i64, tv_nsec: 0 };
+        if poll(&mut [PollFd::new(&user, PollFlags::IN)], Some(&timeout)) == Ok(0) {
+            let _ = child.kill();
+            panic!("waited in vain for the line: {:?}", String::from_utf8_lossy(&seen));
+        }
+        let mut bytes = [0; 4096];
+        match user.read(&mut bytes) {
+            Ok(got) if got > 0 => seen.extend_from_slice(&bytes[..got]),
+            _ => break, // every process has closed it
+        }
+        if String::from_utf8_lossy(&seen).contains("computing")
+            && let Some(mut stdin) = let_go.take()
+        {
+            stdin.write_all(b"\n").expect("node 0 reads it");
+        }
+    }
+    let mut stdout = String::new();
+    child.stdout.take().expect("piped").read_to_string(&mut stdout).expect("text");
+    assert!(child.wait().expect("it is ours").success());
+    assert_eq!(stdout, "done\n", "standard output is the program's");
+    let text = String::from_utf8_lossy(&seen);
+    assert!(text.contains(" s, 2 nodes, "), "{text:?}");
+    assert!(text.contains("% computing, "), "{text:?}");
+    assert!(text.contains(" faults/s, "), "{text:?}");
+    let left = screen(&seen);
+    assert!(left.iter().all(String::is_empty), "the line is gone: {left:?} of {text:?}");
+}
+
+#[test]
+fn where_there_is_no_terminal_there_is_no_line() {
+    let (_directory, program) = compiled();
+    let script = format!("sleep 2 | $H run -n 2 --progress -- {}", program.display());
+    let called = finish(start(&mut shell(&script)));
+    assert_eq!((called.status, called.stdout.as_str(), called.stderr.as_str()), (0, "done\n", ""));
+}
+
+#[test]
+fn a_debugger_has_the_terminal_to_itself() {
+    call(&["run", "-n", "2", "--progress", "--debug", "1", "true"])
+        .says(125, "--progress and --debug do not go together");
+}
+
+#[test]
+fn the_screen_is_read_right() {
+    assert_eq!(screen(b"abc\rx\r\nnext\x1b[1A\r\x1b[2Ky"), ["y", "next"]);
+}

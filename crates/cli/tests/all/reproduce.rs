@@ -1,0 +1,148 @@
+//! `hiroba reproduce`: the shape of what it tells, what it refuses, and that it leaves nothing behind.
+
+use std::path::Path;
+use std::process::Command;
+
+use serde_json::Value;
+
+use crate::support::{call, eventually, finish, hiroba, mark, processes_marked, send, start};
+
+/// With everything temporary in a directory of the test's.
+fn reproduce(directory: &Path, arguments: &[&str]) -> Command {
+    let mut command = hiroba(&[&["reproduce"], arguments].concat());
+    command.env("TMPDIR", directory).env("TERM", "dumb");
+    command
+}
+
+fn is_empty(directory: &Path) -> bool {
+    directory.read_dir().expect("a directory").next().is_none()
+}
+
+/// Runs as little of a paper as there is, and returns the tables.
+fn tables(paper: &str) -> Vec<Value> {
+    let (temporary, results) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let (json, html) = (results.path().join("a.json"), results.path().join("a.html"));
+    let files = ["--json", json.to_str().unwrap(), "--html", html.to_str().unwrap()];
+    let called = finish(start(&mut reproduce(temporary.path(), &[&[paper, "--tiny"], &files[..]].concat())));
+    assert_eq!(called.status, 0, "{called:?}");
+    assert!(is_empty(temporary.path()));
+    assert!(called.stderr.contains("hiroba: run 1 of "), "it tells how far it is: {}", called.stderr);
+    let report: Value = serde_json::from_str(&std::fs::read_to_string(json).unwrap()).unwrap();
+    assert_eq!(report["paper"], paper);
+    let tables = report["tables"].as_array().expect("tables").clone();
+    let page = std::fs::read_to_string(html).unwrap();
+    for table in &tables {
+        let id = table["id"].as_str().expect("an id").to_lowercase();
+        let id = id.as_str();
+        let title = table["title"].as_str().expect("a title");
+        assert!(called.stdout.to_lowercase().contains(&format!("\n{id}: ")), "{id}\n{}", called.stdout);
+        assert!(page.to_lowercase().contains(&format!("<h2>{id}: ")), "{id}");
+        assert!(called.stdout.contains(title) && page.contains(title), "{title}");
+        check_rows(id, table["rows"].as_array().expect("rows"));
+    }
+    assert!(page.matches("<svg ").count() >= 4, "it has plots");
+    for fetched in ["src=", "href=", "url(", "@import", "<script"] {
+        assert!(!page.contains(fetched), "the page needs something else: {fetched}");
+    }
+    tables
+}
+
+fn check_rows(id: &str, rows: &[Value]) {
+    assert!(!rows.is_empty(), "{id}");
+    for row in rows {
+        let how = row["how"].as_str().unwrap_or_default();
+        assert!(["wall", "cpu", "predicted", "not measurable"].contains(&how), "{id}: {row}");
+        assert_eq!(row["measured"].is_null(), how == "not measurable", "{id}: {row}");
+        assert!(row["measured"].is_null() || row["measured"].is_number(), "{id}: {row}");
+        assert!(row["label"].as_str().is_some_and(|label| !label.is_empty()), "{id}: {row}");
+        assert!(row.as_object().is_some_and(|row| row.contains_key("paper")), "{id}: {row}");
+    }
+    let labels: std::collections::HashSet<&str> =
+        rows.iter().filter_map(|row| row["label"].as_str()).collect();
+    assert_eq!(labels.len(), rows.len(), "{id}: each figure has a name of its own");
+}
+
+fn rows_of<'a>(tables: &'a [Value], id: &str) -> &'a [Value] {
+    let table = tables.iter().find(|table| table["id"] == id).unwrap_or_else(|| panic!("no {id}"));
+    table["rows"].as_array().expect("rows")
+}
+
+#[test]
+fn four_protocols_stand_beside_the_paper() {
+    let tables = tables("000");
+    for id in ["table 5", "figure 5", "figure 7", "figure 8", "figure 9", "figure 10", "table 8"] {
+        rows_of(&tables, id);
+    }
+    let speed_ups = rows_of(&tables, "table 5");
+    assert_eq!(speed_ups.len(), 4 * 4 * 2);
+    let fft = speed_ups.iter().find(|row| row["label"] == "FFT, 2 nodes, LRC").expect("a row");
+    assert_eq!(fft["paper"], 0.14);
+    assert!(
+        speed_ups.iter().all(|row| row["measured"].as_f64().is_some_and(|times| times > 0.0)),
+        "{speed_ups:?}"
+    );
+    // 4096 points are 64 rows of 1 KiB: 32 rows of another node's are 4 pages of 8 KiB, and 48 of three others' are 6.
+    let faults: Vec<_> =
+        rows_of(&tables, "read faults a transpose").iter().map(|row| row["measured"].as_f64()).collect();
+    assert_eq!(faults[..2], [Some(4.0), Some(6.0)], "row by row, on 2 and 4 nodes");
+}
+
+#[test]
+fn two_fabrics_stand_beside_the_paper() {
+    let tables = tables("001");
+    for id in ["table 2", "figure 1", "figure 2", "figure 3", "figure 5", "figure 6"] {
+        rows_of(&tables, id);
+    }
+    let beside: Vec<&Value> =
+        rows_of(&tables, "table 2").iter().filter(|row| row["paper"].is_number()).collect();
+    assert_eq!(beside.len(), 8, "four functions, two fabrics");
+    assert!(beside.iter().all(|row| row["measured"].as_f64().is_some_and(|ms| ms > 0.0)), "{beside:?}");
+}
+
+#[test]
+fn what_makes_no_sense_is_refused_before_any_work() {
+    let directory = tempfile::tempdir().unwrap();
+    for (arguments, phrase) in [
+        (&["005"][..], "there is no paper '005'; use 000 or 001"),
+        (&[], "expected a paper"),
+        (&["000", "--json", "/no/such/directory/a.json"], "name another file after --json"),
+        (&["001", "--html", "/no/such/directory/a.html"], "name another file after --html"),
+        (&["001", "--html", "/"], "is a directory"),
+    ] {
+        // Work would begin by looking for the compiler.
+        let called = finish(start(reproduce(directory.path(), arguments).env("CC", "no-such-compiler")));
+        called.says(2, phrase);
+    }
+    let file = directory.path().join("both");
+    let both = file.to_str().unwrap();
+    call(&["reproduce", "000", "--json", both, "--html", both]).says(2, "expected two files");
+    assert!(!file.exists());
+    call(&["reproduce", "003"]).says(125, "paper 003 is not available yet; use 000 or 001");
+}
+
+#[test]
+fn without_a_compiler_nothing_is_left_behind() {
+    let directory = tempfile::tempdir().unwrap();
+    let json = directory.path().join("a.json");
+    let mut command = reproduce(directory.path(), &["001", "--tiny", "--json", json.to_str().unwrap()]);
+    let called = finish(start(command.env("CC", "no-such-compiler")));
+    assert_eq!(called.status, 127, "{called:?}");
+    assert!(called.stderr.contains("'no-such-compiler' was not found; install"), "{called:?}");
+    assert!(is_empty(directory.path()));
+}
+
+#[test]
+fn an_interruption_ends_everything() {
+    let (directory, mark) = (tempfile::tempdir().unwrap(), mark("reproduce"));
+    let json = directory.path().join("a.json");
+    // The paper's sizes: it does not end by itself before it is told to.
+    let mut command = reproduce(directory.path(), &["000", "--json", json.to_str().unwrap()]);
+    let child = start(command.env("HIROBA_TEST_MARK", &mark));
+    // The command, and a compiler or more.
+    eventually("it works", || processes_marked(&mark) >= 2);
+    send(&child, libc::SIGTERM);
+    let called = finish(child);
+    assert_eq!(called.status, 128 + libc::SIGTERM, "{called:?}");
+    assert_eq!(processes_marked(&mark), 0);
+    assert!(is_empty(directory.path()), "{called:?}");
+}

@@ -1,0 +1,146 @@
+//! The programs of the SPLASH-2 suite that the first paper is judged on: in each of their forms, alone and on several nodes, they find
+//! the same; bad input is refused before any work; and their own checks find what is planted.
+
+use std::fs;
+use std::path::Path;
+use std::sync::OnceLock;
+
+use crate::support::forms::{self, apps, checksum};
+use crate::support::{Called, finish, hiroba, start};
+
+/// A program and arguments of a small problem.
+const PROBLEMS: [(&str, &[&str]); 4] = [
+    ("fft", &["-n", "4096", "-r", "3"]),
+    ("lu", &["-n", "112", "-b", "16"]),
+    ("ocean", &["-n", "34", "-s", "3"]),
+    ("water", &["-n", "125", "-s", "3"]),
+];
+
+/// Everything compiled, for the life of the test process.
+fn workshop() -> &'static Path {
+    static DIRECTORY: OnceLock<tempfile::TempDir> = OnceLock::new();
+    DIRECTORY.get_or_init(|| forms::compile_all(PROBLEMS.map(|(name, _)| name))).path()
+}
+
+fn job(options: &[&str], name: &str, given: &[&str]) -> Called {
+    forms::run_job(workshop(), options, name, given)
+}
+
+fn expected(name: &str, given: &[&str]) -> String {
+    forms::expected_checksum(workshop(), name, given)
+}
+
+#[test]
+fn every_job_finds_what_one_thread_finds() {
+    forms::check_every_job(workshop(), &PROBLEMS);
+}
+
+/// Also numbers of transforms that end elsewhere, layouts that lie elsewhere, and blocks of other sizes.
+#[test]
+fn every_way_to_ask_is_answered() {
+    let cases: [(&str, &[&str]); 7] = [
+        ("fft", &["-n", "1024", "-r", "1", "-l", "rows"]),
+        ("fft", &["-n", "256", "-r", "2", "-l", "rows"]),
+        ("fft", &["-n", "64", "-r", "4"]),
+        ("lu", &["-n", "63", "-b", "7"]),
+        ("lu", &["-n", "40", "-b", "10"]),
+        ("ocean", &["-n", "18", "-s", "1"]),
+        ("water", &["-n", "98", "-s", "0"]),
+    ];
+    for (name, given) in cases {
+        let expected = expected(name, given);
+        assert_eq!(checksum(&job(&["-n", "3", "-t", "2"], name, given)), expected, "{name} {given:?}");
+    }
+}
+
+#[test]
+fn bad_input_is_refused_before_any_work() {
+    let cases: &[(&str, &str, &[&str], &str)] = &[
+        ("2", "fft", &["-n", "60"], "-n takes a power of four, such as 64, not 60"),
+        ("2", "fft", &["-n", "2048"], "-n takes a power of four, such as 4096, not 2048"),
+        ("2", "fft", &["-n", "4"], "-n takes a number of points from 16 to 1073741824, not '4'"),
+        ("2", "fft", &["-l", "columns"], "-l takes 'patches' or 'rows', not 'columns'"),
+        ("5", "fft", &["-n", "16"], "16 points are 4 rows, too few for 5 threads"),
+        ("2", "lu", &["-n", "100"], "-b takes a divisor of the 100 rows, not 16"),
+        ("2", "lu", &["-b", "0"], "-b takes a block's number of rows from 1 to 256, not '0'"),
+        ("3", "lu", &["-n", "32"], "a row of 2 blocks is too short for 3 threads, which stand 1 x 3"),
+        ("2", "ocean", &["-n", "256"], "-n takes a power of two and two, such as 258, not 256"),
+        ("2", "ocean", &["-s", "x"], "-s takes a number of steps from 1"),
+        ("5", "ocean", &["-n", "10"], "10 points an edge are too few for 5 threads, at most 4"),
+        ("2", "water", &["-n", "1"], "-n takes a number of molecules from 2 to 100000, not '1'"),
+        ("3", "water", &["-n", "32"], "32 molecules are 2 blocks of 16, too few for 3 threads"),
+        ("2", "water", &["512"], "unknown argument '512'"),
+    ];
+    for (nodes, name, given, phrase) in cases {
+        let called = job(&["-n", nodes], name, given);
+        assert_eq!(called.status, 2, "{name} {given:?}: {called:?}");
+        assert_eq!(called.stdout, "", "{name} {given:?}: {called:?}");
+        assert_eq!(called.stderr.lines().count(), 1, "one node speaks: {called:?}");
+        assert!(called.stderr.starts_with(&format!("{name}: ")), "{called:?}");
+        assert!(called.stderr.contains(phrase), "expected {phrase:?}: {called:?}");
+    }
+}
+
+#[test]
+fn help_is_help() {
+    for (name, _) in PROBLEMS {
+        let called = job(&["-n", "2"], name, &["--help"]);
+        assert_eq!((called.status, called.stderr.as_str()), (0, ""), "{called:?}");
+        assert!(called.stdout.starts_with(&format!("usage: {name} ")), "{called:?}");
+    }
+}
+
+/// Mistakes that the programs' own checks must find: in which source, what stands there, what is put in its place.
+const PLANTED: [(&str, &str, &str); 18] = [
+    ("fft", "patch_of(from, owner, own)", "patch_of(from, own, own)"),
+    ("fft", "row < rows.end; row++) {\n        take_row", "row + 1 < rows.end; row++) {\n        take_row"),
+    ("fft", "transform_rows(b, to, true);", "transform_rows(b, to, false);"),
+    ("fft", "size_t power = row * column;", "size_t power = row * (column + (row == 3));"),
+    ("fft", "r3[p] - y3 * i3[p]", "r3[p] + y3 * i3[p]"),
+    ("lu", "rows[r][j] -= left", "rows[r][j] += left"),
+    ("lu", "i += grid_rows)\n            divide_right", "i += 2 * grid_rows)\n            divide_right"),
+    ("lu", "(column == k + 1 && column < blocks)", "(column == k + 1 && column + 1 < blocks)"),
+    ("lu", "*x = element(row, column);", "*x = element(row, column) + (row == 99 && column == 5) * 1e-6;"),
+    ("ocean", "4.0 + extra + (double)wall", "4.0 + extra"),
+    ("ocean", "TOLERANCE * right;", "1e-3 * right;"),
+    ("ocean", "+ raised * answer[j]", "+ 1.001 * raised * answer[j]"),
+    ("ocean", "sums[k] += row[j + k];", "sums[k] += row[j];"),
+    (
+        "ocean",
+        "clipped(&like, o->mine.first, o->mine.end, 2)",
+        "clipped(&like, o->mine.first, o->mine.end, 1)",
+    ),
+    ("ocean", "((first + second) + third)", "((first + second) - third)"),
+    ("water", "fx[l] += pull * x, ", "fx[l] += 1.001 * pull * x, "),
+    ("water", "turn < groups; turn++", "turn + 1 < groups; turn++"),
+    ("water", "b->partial[c][j] = 0.0;", "b->partial[c][j] *= 0.5;"),
+];
+
+/// Compiles a program with something else in place of what stands in its source or in a header, and runs it on two nodes.
+fn run_altered(directory: &Path, name: &str, stands: &str, instead: &str) -> Called {
+    let given = PROBLEMS.iter().find(|problem| problem.0 == name).expect("it is one of them").1;
+    let source = format!("{name}.c");
+    let mut found = 0;
+    for entry in [source.as_str(), "common.h", "multigrid.h"] {
+        let text = fs::read_to_string(apps().join(entry)).expect("it is there");
+        found += text.matches(stands).count();
+        fs::write(directory.join(entry), text.replacen(stands, instead, 1)).expect("it is ours");
+    }
+    assert_eq!(found, 1, "how often {name} and its headers contain {stands:?}");
+    let (source, program) = (directory.join(source), directory.join(name));
+    let mut command = hiroba(&["cc", "-std=c11", "-O2", "-w", "-o"]);
+    let called = finish(start(command.arg(&program).arg(&source).arg("-lm")));
+    assert_eq!(called.status, 0, "{instead:?}: {called:?}");
+    let mut command = hiroba(&["run", "-n", "2", "--"]);
+    finish(start(command.arg(&program).args(given)))
+}
+
+#[test]
+fn the_checks_are_awake() {
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    for (name, right, wrong) in PLANTED {
+        let called = run_altered(directory.path(), name, right, wrong);
+        assert_ne!(called.status, 0, "{name} does not find {wrong:?}: {called:?}");
+        assert!(!called.stdout.contains("checks                   passed"), "{called:?}");
+    }
+}

@@ -1,0 +1,177 @@
+//! Calls the command as a user would, within bounds of time.
+
+pub mod forms;
+pub mod terminal;
+
+use std::io::Read;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+/// No call may take longer; only a hanging one does.
+const CALL_LIMIT: Duration = Duration::from_secs(60);
+const POLL_INTERVAL: Duration = Duration::from_millis(5);
+
+/// What a call came to.
+#[derive(Debug)]
+pub struct Called {
+    pub status: i32,
+    pub stdout: String,
+    pub stderr: String,
+}
+
+impl Called {
+    /// Asserts the exit status and that standard error is one sentence of Hiroba's with `phrase`, and that
+    /// nothing is on standard output.
+    #[track_caller]
+    pub fn says(&self, status: i32, phrase: &str) {
+        assert_eq!(self.status, status, "{self:?}");
+        assert_eq!(self.stderr.lines().count(), 1, "{self:?}");
+        assert!(
+            self.stderr.starts_with("hiroba: ") && self.stderr.contains(phrase),
+            "expected {phrase:?}: {self:?}"
+        );
+        assert_eq!(self.stdout, "", "{self:?}");
+    }
+}
+
+/// The command with arguments; standard input is empty.
+pub fn hiroba(arguments: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_hiroba"));
+    command.args(arguments).stdin(Stdio::null()).env_remove("HIROBA_CONTROL_FD");
+    command
+}
+
+/// A shell that runs `script` with the command as `$H`.
+pub fn shell(script: &str) -> Command {
+    let mut command = Command::new("sh");
+    command.args(["-c", script]).env("H", env!("CARGO_BIN_EXE_hiroba")).stdin(Stdio::null());
+    command
+}
+
+/// Starts `command` with piped output.
+pub fn start(command: &mut Command) -> Child {
+    command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("the command starts")
+}
+
+/// Waits for a child that was started, and kills it when it hangs.
+#[track_caller]
+pub fn finish(mut child: Child) -> Called {
+    let mut streams = (child.stdout.take().expect("piped"), child.stderr.take().expect("piped"));
+    let out = std::thread::spawn(move || text(&mut streams.0));
+    let error = std::thread::spawn(move || text(&mut streams.1));
+    let limit = Instant::now() + CALL_LIMIT;
+    let status = loop {
+        match child.try_wait().expect("the child is ours") {
+            Some(status) => break status,
+            None if Instant::now() > limit => {
+                let _ = child.kill();
+                panic!("the command hangs");
+            }
+            None => std::thread::sleep(POLL_INTERVAL),
+        }
+    };
+    Called {
+        status: status.code().unwrap_or(-1),
+        stdout: out.join().expect("reads"),
+        stderr: error.join().expect("reads"),
+    }
+}
+
+fn text(stream: &mut impl Read) -> String {
+    let mut bytes = Vec::new();
+    let _ = stream.read_to_end(&mut bytes);
+    String::from_utf8_lossy(&bytes).into_owned()
+}
+
+/// Runs `hiroba` with `arguments`.
+#[track_caller]
+pub fn call(arguments: &[&str]) -> Called {
+    finish(start(&mut hiroba(arguments)))
+}
+
+/// Waits until `holds`.
+#[track_caller]
+pub fn eventually(what: &str, holds: impl Fn() -> bool) {
+    let limit = Instant::now() + CALL_LIMIT;
+    while !holds() {
+        assert!(Instant::now() < limit, "waited in vain until {what}");
+        std::thread::sleep(POLL_INTERVAL);
+    }
+}
+
+/// Processes whose command line or environment holds `mark`, but for zombies, which no longer hold either.
+pub fn processes_marked(mark: &str) -> usize {
+    let holds = |file: &Path| {
+        std::fs::read(file).is_ok_and(|bytes| bytes.windows(mark.len()).any(|part| part == mark.as_bytes()))
+    };
+    let entries = std::fs::read_dir("/proc").expect("/proc is mounted").flatten();
+    entries
+        .filter(|entry| holds(&entry.path().join("cmdline")) || holds(&entry.path().join("environ")))
+        .count()
+}
+
+/// A word that marks the processes of one test.
+pub fn mark(test: &str) -> String {
+    format!("hiroba-test-{test}-{}", std::process::id())
+}
+
+/// Sends a signal to a child that has not been waited for.
+pub fn send(child: &Child, signal: i32) {
+    // SAFETY: kill touches no memory; the child is not waited for yet, so the pid is its own.
+    assert_eq!(unsafe { libc::kill(child.id() as i32, signal) }, 0);
+}
+
+/// A program of `tests/programs`, compiled; it is there as long as the directory.
+pub fn compiled(source: &str) -> (tempfile::TempDir, PathBuf) {
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/programs").join(source);
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    let program = directory.path().join("program");
+    let mut command = hiroba(&["cc", "-std=c11", "-O2", "-Wall", "-Wextra", "-Werror", "-o"]);
+    let called = finish(start(command.arg(&program).arg(&source)));
+    assert_eq!(called.status, 0, "{called:?}");
+    (directory, program)
+}
+
+/// An executable script of a shell in a directory, by its path. A process of its own writes it: had this one the file open for writing, so
+/// would for a moment whatever another test starts just then, and meanwhile the script could not be run.
+pub fn script(directory: &Path, name: &str, text: &str) -> String {
+    let path = directory.join(name).to_str().expect("a UTF-8 path").to_owned();
+    let write = "printf '#!/bin/sh\\n%s\\n' \"$2\" >\"$1\" && chmod 755 \"$1\"";
+    let called = finish(start(shell(write).args(["sh", &path, text])));
+    assert_eq!(called.status, 0, "{called:?}");
+    path
+}
+
+/// The processes with `mark` in their environment or command line, by their numbers, with their command lines.
+pub fn marked(mark: &str) -> Vec<(i32, String)> {
+    let holds = |file: &Path| {
+        std::fs::read(file).is_ok_and(|bytes| bytes.windows(mark.len()).any(|part| part == mark.as_bytes()))
+    };
+    let entries = std::fs::read_dir("/proc").expect("/proc is mounted").flatten();
+    let marked = entries.filter_map(|entry| {
+        let pid: i32 = entry.file_name().to_str()?.parse().ok()?;
+        let path = entry.path();
+        let ours = holds(&path.join("cmdline")) || holds(&path.join("environ"));
+        let line = std::fs::read(path.join("cmdline")).ok().filter(|_| ours)?;
+        Some((pid, String::from_utf8_lossy(&line).replace('\0', " ")))
+    });
+    marked.collect()
+}
+
+/// Sends a signal to a process that may be gone.
+pub fn send_to(pid: i32, signal: i32) {
+    // SAFETY: kill touches no memory; the caller has just seen the process among its own.
+    unsafe { libc::kill(pid, signal) };
+}
+
+/// Reads a child's standard output as far as its first line.
+pub fn first_line(child: &mut Child) -> String {
+    let mut line = Vec::new();
+    let mut byte = [0u8; 1];
+    let stream = child.stdout.as_mut().expect("piped");
+    while stream.read(&mut byte).expect("reads") == 1 && byte[0] != b'\n' {
+        line.push(byte[0]);
+    }
+    String::from_utf8_lossy(&line).into_owned()
+}

@@ -1,0 +1,39 @@
+//! Terminals, and commands on them. Their descriptors are closed in whatever other tests start meanwhile.
+
+use std::fs::File;
+use std::os::fd::OwnedFd;
+use std::os::unix::process::CommandExt;
+use std::process::{Child, Command, Stdio};
+
+use rustix::fs::{Mode, OFlags, open};
+use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
+use rustix::termios::{Winsize, tcsetwinsize};
+
+/// A new terminal of 80 columns: the user's side and the program's.
+pub fn terminal() -> (File, OwnedFd) {
+    let user = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC).expect("a terminal");
+    grantpt(&user).expect("it is ours");
+    unlockpt(&user).expect("it is ours");
+    let name = ptsname(&user, Vec::new()).expect("it has a name");
+    let flags = OFlags::RDWR | OFlags::NOCTTY | OFlags::CLOEXEC;
+    let program = open(name, flags, Mode::empty()).expect("its other side");
+    let size = Winsize { ws_row: 25, ws_col: 80, ws_xpixel: 0, ws_ypixel: 0 };
+    tcsetwinsize(&user, size).expect("it is ours");
+    (File::from(user), program)
+}
+
+/// The user's side of a new terminal, and `command` started as its foreground process group; only its input is the terminal.
+pub fn in_terminal(command: &mut Command) -> (File, Child) {
+    let (user, program) = terminal();
+    command.stdin(program).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let lead = || {
+        // SAFETY: a system call without memory.
+        unsafe { libc::setsid() };
+        // SAFETY: makes standard input the new session's terminal; the argument is a plain number.
+        unsafe { libc::ioctl(0, libc::TIOCSCTTY, 0) };
+        Ok(())
+    };
+    // SAFETY: system calls only, which are allowed between fork and exec.
+    unsafe { command.pre_exec(lead) };
+    (user, command.spawn().expect("the command starts"))
+}

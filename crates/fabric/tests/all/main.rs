@@ -1,0 +1,9 @@
+//! Every fabric from outside. All in one program, which is linked once; `cargo test -p hiroba-fabric --test all shm::` runs one file of it.
+
+mod common;
+mod conformance;
+mod link;
+mod link_mutants;
+mod shm;
+mod strangers;
+mod tcp;

@@ -1,0 +1,4 @@
+//! Engines from outside. All in one program, which is linked once; `cargo test -p hiroba-protocol --test all bulk::` runs one file of it.
+
+mod bulk;
+mod regions;
