@@ -603,16 +603,19 @@ impl<E: Engine> Cluster<E> {
         let wrong = |error| Failure::Memory { node: id, error };
         match effect {
             Effect::Send { to, message } => self.send(id, to, message),
-            Effect::SendPages { to, pages } => {
+            Effect::SendPages { to, pages, ahead_of } => {
                 let mut content = Vec::new();
                 let copies = pages.into_iter().map(|PageToSend { page, page_bytes, version }| {
                     let bytes = self.mutation.on_content(page, memory.content(page, page_bytes as usize));
                     content.extend(bytes.iter().flatten());
                     PageCopy { page, version, is_zero: bytes.is_none() }
                 });
-                let copies = copies.collect();
-                let message = Message::PagesReply { copies, content: &content }.encode();
-                self.send(id, to, message);
+                let (copies, content) = (copies.collect(), &content[..]);
+                let message = match ahead_of {
+                    Some(epoch) => Message::PagesSupplied { epoch, copies, content },
+                    None => Message::PagesReply { copies, content },
+                };
+                self.send(id, to, message.encode());
             }
             Effect::SendTwin { to, page, version } => {
                 let (_, twin) = memory.with_twin(page).map_err(wrong)?;
@@ -671,6 +674,7 @@ impl<E: Engine> Cluster<E> {
                 let content = match content {
                     NewContent::Zero => None,
                     NewContent::Received(range) => Some(&node.received[range]),
+                    NewContent::Kept(ref bytes, range) => Some(&bytes[range]),
                 };
                 let how = if merge { self.mutation.on_merge() } else { Merge::Replace };
                 let dirty = memory.install(pages, content, how).map_err(wrong)?;

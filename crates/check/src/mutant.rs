@@ -17,6 +17,7 @@ pub mod lrc;
 pub mod mapping;
 pub mod moves;
 pub mod sc;
+pub mod supplies;
 
 /// Where a mutant may meddle. Every method's default is the right thing.
 pub trait Mutation {
@@ -536,13 +537,13 @@ impl Mutation for Planted {
             (Mutant::WatchWithoutNoting, Effect::Watch { pages }) => {
                 vec![Effect::Protect { pages, access: Access::Write }]
             }
-            (Mutant::UnwatchShared, Effect::SendPages { to, pages }) => {
+            (Mutant::UnwatchShared, Effect::SendPages { to, pages, ahead_of }) => {
                 let span = |page: &PageToSend| {
                     let count = u64::from(page.page_bytes / GRANULE_BYTES);
                     Effect::Unwatch { pages: PageRange { first: page.page, count } }
                 };
                 let unwatch: Vec<Effect> = pages.iter().map(span).collect();
-                [vec![Effect::SendPages { to, pages }], unwatch].concat()
+                [vec![Effect::SendPages { to, pages, ahead_of }], unwatch].concat()
             }
             (Mutant::TruncateInstall, Effect::Install { pages, content, merge, fetched, prefetched })
                 if pages.count > 1 =>
@@ -551,7 +552,7 @@ impl Mutation for Planted {
                     NewContent::Received(range) => {
                         NewContent::Received(range.start..range.start + GRANULE_BYTES as usize)
                     }
-                    NewContent::Zero => NewContent::Zero,
+                    other => other,
                 };
                 let pages = PageRange::single(pages.first);
                 vec![Effect::Install { pages, content, merge, fetched, prefetched }]

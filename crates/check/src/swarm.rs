@@ -4,6 +4,7 @@
 //! Read first: Groce et al., *Swarm Testing*, ISSTA 2012: leaving features out of a test at random finds more than having all on always.
 
 use hiroba_base::{NodeId, RngExt, seeded};
+use hiroba_protocol::adaptive::adaptive;
 use hiroba_protocol::barrier::BELOW_MAX;
 use hiroba_protocol::coherence::Coherence;
 use hiroba_protocol::erc::{Erc, Mode};
@@ -63,7 +64,7 @@ pub struct Conditions {
     pub below_max: u16,
     /// How homes move.
     pub homes: HomePolicy,
-    /// Whether pages that go with locks are fetched with them.
+    /// Whether pages that go with locks are fetched with them; under the adaptive protocol, whether it learns within a few barriers.
     pub migrants: bool,
 }
 
@@ -177,6 +178,10 @@ fn coherence(conditions: &Conditions, me: NodeId, limits: Limits) -> Box<dyn Coh
         }
         Protocol::ErcInvalidate => eager(Mode::Invalidate),
         Protocol::ErcUpdate => eager(Mode::Update),
+        // What takes a habit, in programs of a few barriers.
+        Protocol::Adaptive if migrants => Box::new(
+            adaptive(reached).moving_after(SOON).resting_after(rest_after).ordering_hastily(),
+        ),
         Protocol::Adaptive | Protocol::Aurc | Protocol::Lrc | Protocol::Sc => protocol.coherence(reached),
     }
 }

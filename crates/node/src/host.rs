@@ -140,7 +140,7 @@ impl Runtime {
         let tallies = &self.account.tallies;
         match effect {
             Effect::Send { to, message } => self.send_to(to, &[&message]),
-            Effect::SendPages { to, pages } => self.send_pages(core, to, pages),
+            Effect::SendPages { to, pages, ahead_of } => self.send_pages(core, to, pages, ahead_of),
             Effect::SendTwin { to, page, version } => self.send_twin(core, to, page, version),
             Effect::Protect { pages, access } => self.protect(core, pages, access),
             Effect::Invalidate { span, pages } => {
@@ -190,6 +190,7 @@ impl Runtime {
                 let content = match content {
                     NewContent::Zero => None,
                     NewContent::Received(range) => Some(&received[range]),
+                    NewContent::Kept(ref bytes, range) => Some(&bytes[range]),
                 };
                 if merge {
                     let dirty = self.merge(core, pages.first, content);
@@ -320,7 +321,7 @@ impl Runtime {
     }
 
     /// Sends pages that are homed here, copied from their frames once.
-    fn send_pages(&self, core: &mut Core, to: NodeId, pages: Vec<PageToSend>) {
+    fn send_pages(&self, core: &mut Core, to: NodeId, pages: Vec<PageToSend>, ahead_of: Option<u64>) {
         let mut content_bytes = 0;
         let mut copies = Vec::with_capacity(pages.len());
         for PageToSend { page, page_bytes, version } in pages {
@@ -337,7 +338,11 @@ impl Runtime {
         }
         core.message.clear();
         let head = std::mem::take(&mut core.message);
-        core.message = Message::encode_reply_before_content(copies, content_bytes, head);
+        let message = match ahead_of {
+            Some(epoch) => Message::PagesSupplied { epoch, copies, content: &[] },
+            None => Message::PagesReply { copies, content: &[] },
+        };
+        core.message = message.encode_before_content(content_bytes, head);
         self.send_to(to, &[&core.message, &core.page[..content_bytes]]);
     }
 
@@ -347,7 +352,8 @@ impl Runtime {
         let copies = vec![PageCopy { page, version, is_zero: false }];
         core.message.clear();
         let head = std::mem::take(&mut core.message);
-        core.message = Message::encode_reply_before_content(copies, twin.len(), head);
+        core.message =
+            Message::PagesReply { copies, content: &[] }.encode_before_content(twin.len(), head);
         self.send_to(to, &[&core.message, twin]);
     }
 

@@ -35,5 +35,5 @@ use crate::home::HomePolicy;
 
 /// The protocol on a node that can read the frames of the nodes in `reached` itself.
 pub fn adaptive(reached: impl IntoIterator<Item = NodeId>) -> Hlrc {
-    Hlrc::new().reading_from(reached).moving_homes(HomePolicy::Modification).following_migrants()
+    Hlrc::new().reading_from(reached).moving_homes(HomePolicy::Modification).following_migrants().supplying_readers()
 }

@@ -372,6 +372,9 @@ pub trait Coherence: Debug + Send {
     /// The node has got a lock, whose notices have taken the program's access to the pages in `voided`.
     fn begin_hold(&mut self, _site: &mut Site, _lock: LockId, _voided: &PageSet) {}
 
+    /// The node arrives at a collective, and has closed its interval: sends ahead what others are known to read after it.
+    fn supply(&mut self, _site: &mut Site) {}
+
     /// The node arrives at a collective: pages homed here that get another home there.
     fn give_away(&mut self, _site: &mut Site) -> Vec<HomeMoves> {
         Vec::new()
@@ -385,6 +388,9 @@ pub trait Coherence: Debug + Send {
 
     /// The release that the protocol asked for ([`AfterRelease::Move`]) is done.
     fn move_after_release(&mut self, _site: &mut Site) {}
+
+    /// The node has left a collective, and its threads are about to go on: takes what was sent ahead of that ([`supply`](Self::supply)).
+    fn take_supplies(&mut self, _site: &mut Site) {}
 
     /// The program goes on after a barrier, which has taken its access to the pages in `voided`.
     fn begin_phase(&mut self, _site: &mut Site, _voided: &PageSet) {}

@@ -497,10 +497,13 @@ impl Consistency {
         let timestamp = site.timestamp.clone();
         let knowledge = Knowledge { timestamp, notices, epoch, beyond_arrival: false };
         let Consistency { site, protocols, .. } = self;
-        // Who leaves hands nothing over any more.
-        let may_move = collective != Collective::Leave;
-        let each = protocols.all.iter_mut().filter(|_| may_move);
-        let moves = each.flat_map(|protocol| protocol.give_away(site)).collect();
+        // Who leaves reads and hands over nothing any more.
+        let goes_on = collective != Collective::Leave;
+        let mut moves = Vec::new();
+        for protocol in protocols.all.iter_mut().filter(|_| goes_on) {
+            protocol.supply(site);
+            moves.extend(protocol.give_away(site));
+        }
         let (caller, least) = (site.me, None);
         let arrival = Arrival { collective, caller, least, knowledge, moves };
         let arrived = self.handle_arrival(caller, epoch, arrival);
@@ -531,7 +534,8 @@ impl Consistency {
         let each = protocols.all.iter_mut();
         each.for_each(|protocol| protocol.handle_meeting(site, &knowledge.timestamp));
         self.handle_moves(&departure.moves)?;
-        let site = &mut self.site;
+        let Consistency { site, protocols, .. } = self;
+        protocols.all.iter_mut().for_each(|protocol| protocol.take_supplies(site));
         // Everybody has seen every interval up to here: nobody will ask for these notices again.
         site.log.forget_through(&knowledge.timestamp);
         self.beyond = IntervalLog::new(site.limits.nodes);
@@ -623,6 +627,7 @@ fn subject(message: &Message<'_>, is_known: impl Fn(PageId) -> bool) -> Option<S
         | Message::DiffsCollected { page }
         | Message::Held { page, .. }
         | Message::WordReply { page, .. } => (Some(*page), is_known(*page), false),
+        Message::StandingOrder { pages, .. } => (pages.iter().next(), pages.iter().all(is_known), true),
         Message::InvalidateCopies { pages, .. } => (pages.iter().next(), pages.iter().all(is_known), false),
         Message::UpdateCopies { diffs, .. } => {
             let mut pages = diffs.iter().map(|diff| diff.page);
@@ -646,7 +651,7 @@ fn subject(message: &Message<'_>, is_known: impl Fn(PageId) -> bool) -> Option<S
             let first = pages.next();
             (first, first.into_iter().chain(pages).all(is_known), false)
         }
-        Message::PagesReply { copies, .. } => {
+        Message::PagesReply { copies, .. } | Message::PagesSupplied { copies, .. } => {
             let mut pages = copies.iter().map(|copy| copy.page);
             let first = pages.next();
             (first, first.into_iter().chain(pages).all(is_known), false)

@@ -1,6 +1,7 @@
 //! What every protocol engine takes in and gives out.
 
 use core::ops::Range;
+use std::sync::Arc;
 
 use hiroba_base::{
     Access, CondId, IntervalSeq, LockId, NodeId, PageId, PageRange, PageSet, PageSize, VectorTimestamp,
@@ -90,6 +91,8 @@ pub enum NewContent {
     Zero,
     /// These bytes of the content ([`Message::content`]) of the message that is being handled.
     Received(Range<usize>),
+    /// These bytes of the content of a message that came earlier.
+    Kept(Arc<[u8]>, Range<usize>),
 }
 
 /// A page that the host sends.
@@ -119,6 +122,8 @@ pub enum Effect {
         to: NodeId,
         /// The pages, one at least and in ascending order, no more than a message may carry.
         pages: Vec<PageToSend>,
+        /// Nobody has asked for them: they go ahead of the barrier before which so many collectives were over, as `PagesSupplied`.
+        ahead_of: Option<u64>,
     },
     /// Send `to` one `PagesReply` with the page as its twin has it: without what the program has written since.
     SendTwin {

@@ -79,6 +79,7 @@ mod migrants;
 mod moves;
 mod one_sided;
 mod streams;
+mod supplies;
 mod tracking;
 
 use std::collections::{BTreeMap, VecDeque};
@@ -94,6 +95,7 @@ use self::migrants::Migrant;
 use self::moves::Moves;
 use self::one_sided::Reach;
 use self::streams::Streams;
+use self::supplies::{Standing, Supplies};
 pub use self::tracking::RESTING_AFTER_RELEASES;
 use self::tracking::Watch;
 use crate::coherence::{Coherence, Site, WordOperation};
@@ -139,6 +141,7 @@ pub struct Hlrc {
     moves: Moves,
     /// Pages that go with locks are fetched when the locks come.
     follows_migrants: bool,
+    supplies: Supplies,
     /// Bytes of pages that were asked for before anybody touched them, and are on their way.
     prefetching_bytes: u64,
 }
@@ -178,6 +181,8 @@ struct Page {
     habit: Habit,
     /// Whether it goes with a lock. Unused on the home.
     migrant: Migrant,
+    /// Whether its home sends it unasked. Unused on the home.
+    standing: Standing,
     /// Home: requests that wait for diffs.
     pending: Vec<PendingRequest>,
 }
@@ -310,12 +315,16 @@ impl Hlrc {
             self.grant_home_access(site, located, wanted);
         } else if page.valid {
             let rested = page.access == Access::None;
+            let is_trial = page.standing.end_trial();
             self.give_copies(site, [(page_id, wanted)]);
-            if rested {
+            if is_trial {
+                self.note_use(site, page_id);
+            } else if rested {
                 self.follow_streams(site, located, false);
             }
         } else {
             let in_flight = page.fetch.is_some();
+            page.standing.end_trial();
             page.wait(wanted, waiter);
             self.note_use(site, page_id);
             self.note_migrant(page_id);
@@ -482,6 +491,7 @@ fn is_for_next_home(site: &Site, message: &Message<'_>) -> bool {
             wanted.iter().flat_map(|group| group.pages.iter()).any(is_elsewhere)
         }
         Message::Diffs { diffs, .. } => diffs.iter().any(|diff| is_elsewhere(diff.page)),
+        Message::StandingOrder { pages, .. } => pages.iter().any(is_elsewhere),
         _ => false,
     }
 }
@@ -634,7 +644,7 @@ impl Hlrc {
                 if site.is_home(page_id)
                     && let Some(page) = self.pages.get_mut(&page_id)
                 {
-                    page.shared &= page.served || self.looks_for_races;
+                    page.shared &= page.served || self.looks_for_races || self.supplies.is_ordered(page_id);
                     if !page.shared && std::mem::take(&mut page.unguarded) {
                         page.unnoticed = true;
                         self.watch.unguarded.remove(page_id);
@@ -695,6 +705,13 @@ impl Coherence for Hlrc {
                 self.handle_pages_request(site, from, wanted, *descending)
             }
             Message::PagesReply { copies, content } => self.handle_pages_reply(site, copies, content),
+            Message::StandingOrder { pages, stands } => {
+                self.handle_order(site, from, pages, *stands);
+                Ok(())
+            }
+            Message::PagesSupplied { epoch, copies, content } => {
+                self.keep_supply(site, *epoch, copies, content)
+            }
             Message::Diffs { seq, last, diffs } => self.handle_diffs(site, from, *seq, *last, diffs),
             Message::AtomicRequest { ticket, page, offset, operation, needed } => {
                 let client = AtomicClient::There(from, *ticket);
@@ -776,6 +793,11 @@ impl Coherence for Hlrc {
         }
     }
 
+    fn supply(&mut self, site: &mut Site) {
+        self.place_orders(site);
+        self.send_supplies(site);
+    }
+
     fn give_away(&mut self, site: &mut Site) -> Vec<HomeMoves> {
         self.choose_moves(site)
     }
@@ -790,6 +812,14 @@ impl Coherence for Hlrc {
 
     fn begin_hold(&mut self, site: &mut Site, lock: LockId, voided: &PageSet) {
         self.fetch_migrants(site, lock, voided);
+    }
+
+    fn take_supplies(&mut self, site: &mut Site) {
+        self.expect_supplies(site);
+        // What was written of the pages that are void now, the host is about to say.
+        if self.watch.voided.is_empty() {
+            self.take_expected(site);
+        }
     }
 
     fn begin_phase(&mut self, site: &mut Site, voided: &PageSet) {

@@ -42,6 +42,11 @@ impl Outbox {
         }
     }
 
+    /// What the host has yet to do, and now will do only when it is said again ([`extend`](Self::extend)): behind what is said first.
+    pub fn put_off(&mut self) -> impl IntoIterator<Item = Effect> + use<> {
+        std::mem::take(&mut self.effects)
+    }
+
     /// Lets a thread go on.
     pub fn wake(&mut self, waiter: Waiter, outcome: Outcome) {
         self.push(Effect::Wake { waiter, outcome });

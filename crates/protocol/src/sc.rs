@@ -323,7 +323,7 @@ impl Sc {
     fn send_content(&mut self, site: &mut Site, page_id: PageId, to: NodeId) {
         let page_bytes = site.page_bytes(page_id);
         let pages = vec![PageToSend { page: page_id, page_bytes, version: Default::default() }];
-        site.out.push(Effect::SendPages { to, pages });
+        site.out.push(Effect::SendPages { to, pages, ahead_of: None });
     }
 
     /// The manager's, or that of a node that the requester takes for the owner.

@@ -181,6 +181,22 @@ pub enum Message<'a> {
         /// Their bytes, one after the other, without those that are all zero.
         content: &'a [u8],
     },
+    /// To a home: a standing order, or the end of one.
+    StandingOrder {
+        /// Pages that the sender reads after every barrier at which it hears that they have changed.
+        pages: PageSet,
+        /// They are to be sent unasked from now on; else not any more.
+        stands: bool,
+    },
+    /// From a home that arrives at a barrier: pages that it has changed since the last one, for which there are standing orders.
+    PagesSupplied {
+        /// How many collectives were over before.
+        epoch: u64,
+        /// The pages, no more than [`PAGES_PER_MESSAGE_MAX`](crate::PAGES_PER_MESSAGE_MAX).
+        copies: Vec<PageCopy>,
+        /// Their bytes, one after the other, without those that are all zero.
+        content: &'a [u8],
+    },
     /// To a home: what interval `seq` of the sender changed there.
     Diffs {
         /// The interval.
@@ -554,10 +570,12 @@ pub enum Message<'a> {
 
 impl Message<'_> {
     /// The names of all kinds of messages. The first byte of an encoded message is the index of its own.
-    pub const KINDS: [&'static str; 49] = [
+    pub const KINDS: [&'static str; 51] = [
         "PageRequest",
         "PagesRequest",
         "PagesReply",
+        "StandingOrder",
+        "PagesSupplied",
         "Diffs",
         "LockRequest",
         "LockForward",
@@ -641,7 +659,9 @@ impl<'a> Message<'a> {
                 limits.version(needed)
             }
             Message::PagesRequest { wanted, .. } => limits.wanted(wanted),
-            Message::PagesReply { copies, content } => limits.copies(copies, content),
+            Message::PagesReply { copies, content } | Message::PagesSupplied { copies, content, .. } => {
+                limits.copies(copies, content)
+            }
             Message::Diffs { seq, last: _, diffs } | Message::EarlyDiffs { seq, diffs } => {
                 limits.seq(*seq)?;
                 diffs.iter().try_for_each(|diff| limits.page(diff.page))
@@ -669,6 +689,7 @@ impl<'a> Message<'a> {
                 diffs.iter().try_for_each(|diff| limits.page(diff.page))
             }
             Message::UpdateCopies { diffs, .. } => diffs.iter().try_for_each(|diff| limits.page(diff.page)),
+            Message::StandingOrder { pages, .. } => limits.pages("page ranges of an order", pages),
             Message::InvalidateCopies { pages, .. } => limits.pages("page ranges of an invalidation", pages),
             Message::CopiesSettled { page, left, .. } => {
                 limits.page(*page)?;
@@ -849,6 +870,12 @@ mod tests {
                 wanted: vec![PagesWanted { needed: version.clone(), pages: pages.clone() }],
                 descending: true,
             },
+            Message::StandingOrder { pages: pages.clone(), stands: true },
+            Message::PagesSupplied {
+                epoch: 7,
+                copies: vec![PageCopy { page: PageId(1), version: version.clone(), is_zero: false }],
+                content: &[9; 4096],
+            },
             Message::Diffs {
                 seq: 1,
                 last: true,
@@ -993,6 +1020,8 @@ mod tests {
                 content: &[],
             },
             Message::PagesRequest { wanted: too_many, descending: false },
+            Message::StandingOrder { pages: [PageId(100)].into_iter().collect(), stands: true },
+            Message::PagesSupplied { epoch: 0, copies: Vec::new(), content: &[] },
             Message::Arrive {
                 epoch: 0,
                 collective: Collective::Barrier,

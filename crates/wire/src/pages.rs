@@ -29,10 +29,11 @@ pub struct PageCopy {
 }
 
 impl<'a> Message<'a> {
-    /// Appends to `out` the encoding of a [`Message::PagesReply`] of `copies` up to where its content of `content_bytes` bytes must
-    /// follow: who has the bytes elsewhere need not bring them together first.
-    pub fn encode_reply_before_content(copies: Vec<PageCopy>, content_bytes: usize, out: Vec<u8>) -> Vec<u8> {
-        let mut out = Message::PagesReply { copies, content: &[] }.encode_into(out);
+    /// Appends to `out` the encoding of a message with content, which has none so far, up to where its content of `content_bytes` bytes
+    /// must follow: who has the bytes elsewhere need not bring them together first.
+    pub fn encode_before_content(&self, content_bytes: usize, out: Vec<u8>) -> Vec<u8> {
+        debug_assert!(self.content().is_empty());
+        let mut out = self.encode_into(out);
         // The content comes last, as its length and then its bytes: here as the one byte of a length of 0.
         let length = out.pop();
         debug_assert_eq!(length, Some(0));
@@ -42,7 +43,7 @@ impl<'a> Message<'a> {
     /// The pages' bytes that the message carries.
     pub fn content(&self) -> &'a [u8] {
         match self {
-            Message::PagesReply { content, .. } => content,
+            Message::PagesReply { content, .. } | Message::PagesSupplied { content, .. } => content,
             _ => &[],
         }
     }
@@ -91,7 +92,7 @@ mod tests {
             let content = vec![7; bytes];
             let copies = vec![copy(5, false), copy(1 << 30, true)];
             let whole = Message::PagesReply { copies: copies.clone(), content: &content }.encode();
-            let mut parts = Message::encode_reply_before_content(copies, bytes, Vec::new());
+            let mut parts = Message::PagesReply { copies, content: &[] }.encode_before_content(bytes, Vec::new());
             parts.extend_from_slice(&content);
             assert!(parts == whole, "{bytes} bytes");
         }

@@ -195,7 +195,7 @@ impl Mutation for Planted {
                     NewContent::Received(range) => {
                         NewContent::Received(range.start..range.start + GRANULE_BYTES as usize)
                     }
-                    zero => zero,
+                    other => other,
                 };
                 vec![Effect::Install { pages, content, merge, fetched, prefetched }]
             }

@@ -243,7 +243,7 @@ impl Mutation for Planted {
             }
             (Mutant::SendFrame, Effect::SendTwin { to, page, version }) => {
                 let pages = vec![PageToSend { page, page_bytes: self.page_bytes[&page], version }];
-                vec![Effect::SendPages { to, pages }]
+                vec![Effect::SendPages { to, pages, ahead_of: None }]
             }
             (
                 Mutant::AtomicTwice,

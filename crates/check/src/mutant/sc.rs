@@ -163,7 +163,7 @@ impl Mutation for Planted {
                     NewContent::Received(range) => NewContent::Received(
                         range.start..range.start + crate::program::GRANULE_BYTES as usize,
                     ),
-                    zero => zero,
+                    other => other,
                 };
                 effects.push(Effect::Install { pages, content, merge, fetched, prefetched });
             }

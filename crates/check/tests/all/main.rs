@@ -22,3 +22,4 @@ mod regions;
 mod sc;
 mod scale;
 mod sequential;
+mod supplies;

@@ -145,7 +145,7 @@ impl Erc {
         }
         site.protect_all(&shared, Access::Read);
         let replies = replies.into_iter().filter(|pages| !pages.is_empty());
-        site.out.extend(replies.map(|pages| Effect::SendPages { to, pages }));
+        site.out.extend(replies.map(|pages| Effect::SendPages { to, pages, ahead_of: None }));
         Ok(())
     }
 }

@@ -1,7 +1,9 @@
 //! Copies of pages: asking homes for them, sending them, taking them in. One page or many, it is the same: what concerns
 //! many is said, installed and made accessible in as few messages, copies and system calls as possible.
 
+use core::ops::Range;
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use hiroba_base::{Access, NodeId, PageId, PageRange, PageSet, VersionVector};
 use hiroba_wire::{Message, PAGES_PER_MESSAGE_MAX, PageCopy, PagesWanted};
@@ -142,29 +144,40 @@ impl Hlrc {
 
     /// Sends pages that hold what is needed, the first ones first.
     pub(super) fn send_pages(&mut self, site: &mut Site, to: NodeId, pages: &[PageId]) {
-        self.share(site, pages.iter().copied());
-        self.moves.note_fetches(to, pages);
         self.make_room_for_announcements(site, to);
+        self.moves.note_fetches(to, pages);
+        self.send_all(site, to, pages, None);
+    }
+
+    /// Sends pages as they are: because they were asked for, or ahead of a barrier.
+    pub(super) fn send_all(
+        &mut self,
+        site: &mut Site,
+        to: NodeId,
+        pages: &[PageId],
+        ahead_of: Option<u64>,
+    ) {
+        self.share(site, pages.iter().copied());
         let mut reply = Vec::new();
         let mut bytes = 0;
         for page_id in pages {
             let page_bytes = site.page_bytes(*page_id);
             if bytes + u64::from(page_bytes) > REPLY_BYTES_MAX {
-                self.send_reply(site, to, std::mem::take(&mut reply));
+                send_reply(site, to, std::mem::take(&mut reply), ahead_of);
                 bytes = 0;
             }
             bytes += u64::from(page_bytes);
             let version = self.pages.entry(*page_id).or_default().held.clone();
             reply.push(PageToSend { page: *page_id, page_bytes, version });
         }
-        self.send_reply(site, to, reply);
+        send_reply(site, to, reply, ahead_of);
     }
+}
 
-    fn send_reply(&mut self, site: &mut Site, to: NodeId, mut pages: Vec<PageToSend>) {
-        if !pages.is_empty() {
-            pages.sort_unstable_by_key(|page| page.page);
-            site.out.push(Effect::SendPages { to, pages });
-        }
+fn send_reply(site: &mut Site, to: NodeId, mut pages: Vec<PageToSend>, ahead_of: Option<u64>) {
+    if !pages.is_empty() {
+        pages.sort_unstable_by_key(|page| page.page);
+        site.out.push(Effect::SendPages { to, pages, ahead_of });
     }
 }
 
@@ -185,6 +198,11 @@ impl Arrived {
             (NewContent::Received(before), NewContent::Received(behind)) if before.end == behind.start => {
                 before.end = behind.end;
             }
+            (NewContent::Kept(of, before), NewContent::Kept(also_of, behind))
+                if Arc::ptr_eq(of, also_of) && before.end == behind.start =>
+            {
+                before.end = behind.end;
+            }
             _ => return Some(next),
         }
         self.pages.count += next.pages.count;
@@ -199,6 +217,55 @@ impl Arrived {
     }
 }
 
+/// Pages that are being taken in.
+#[derive(Default)]
+pub(super) struct Taken {
+    /// Frames that follow each other, still to be filled.
+    run: Option<Arrived>,
+    accepted: Vec<(PageId, Fetch)>,
+}
+
+impl Taken {
+    /// Fills the last frames. What was fetched.
+    pub(super) fn finish(self, site: &mut Site) -> Vec<(PageId, Fetch)> {
+        site.out.extend(self.run.map(|run| run.install(false)));
+        self.accepted
+    }
+}
+
+/// Where the bytes of a page are in what has come, unless they are all zero: at `offset`, which goes on behind them.
+pub(super) fn find_content(
+    site: &Site,
+    copy: &PageCopy,
+    offset: &mut usize,
+    content: &[u8],
+) -> Result<(Located, Option<Range<usize>>), ProtocolError> {
+    let PageCopy { page: page_id, is_zero, .. } = copy;
+    let located = site.homes.locate(*page_id).filter(|located| located.page == *page_id);
+    let Some(located) = located else {
+        return Err(unexpected("an allocated page", format!("{page_id}")));
+    };
+    if *is_zero {
+        return Ok((located, None));
+    }
+    let found = *offset..*offset + located.granules as usize * site.limits.granule_bytes as usize;
+    *offset = found.end;
+    if *offset > content.len() {
+        let got = format!("{} bytes up to {page_id}", content.len());
+        return Err(unexpected("all bytes of a page", got));
+    }
+    Ok((located, Some(found)))
+}
+
+/// Whether nothing is left behind the last page's bytes.
+pub(super) fn check_all_found(offset: usize, content: &[u8]) -> Result<(), ProtocolError> {
+    if offset != content.len() {
+        let got = format!("{} bytes for {offset}", content.len());
+        return Err(unexpected("no bytes but those of the pages", got));
+    }
+    Ok(())
+}
+
 /// Taking in.
 impl Hlrc {
     pub(super) fn handle_pages_reply(
@@ -208,23 +275,12 @@ impl Hlrc {
         content: &[u8],
     ) -> Result<(), ProtocolError> {
         let mut offset = 0;
-        let mut run: Option<Arrived> = None;
-        let mut accepted: Vec<(PageId, Fetch)> = Vec::new();
+        let mut taken = Taken::default();
         let mut too_old = Vec::new();
         for copy in copies {
-            let PageCopy { page: page_id, version, is_zero } = copy;
-            let located = site.homes.locate(*page_id).filter(|located| located.page == *page_id);
-            let Some(located) = located else {
-                return Err(unexpected("an allocated page", format!("{page_id}")));
-            };
-            let page_bytes = located.granules as usize * site.limits.granule_bytes as usize;
-            let received = offset..offset + if *is_zero { 0 } else { page_bytes };
-            offset = received.end;
-            if offset > content.len() {
-                let got = format!("{} bytes up to {page_id}", content.len());
-                return Err(unexpected("all bytes of a page", got));
-            }
-            let new = if *is_zero { NewContent::Zero } else { NewContent::Received(received) };
+            let PageCopy { page: page_id, version, .. } = copy;
+            let (located, received) = find_content(site, copy, &mut offset, content)?;
+            let new = received.map_or(NewContent::Zero, NewContent::Received);
             if self.moves.is_coming(*page_id) {
                 self.take_in_coming(site, copy, new);
                 continue;
@@ -239,26 +295,36 @@ impl Hlrc {
                 too_old.push(*page_id);
                 continue;
             }
-            let arrived = self.accept(site, located, version, new, &fetch);
-            accepted.push((*page_id, fetch));
-            if self.pages[page_id].twin {
-                site.out.push(arrived.install(true));
-            } else if let Some(other) = match &mut run {
-                Some(run) => run.join(arrived),
-                None => Some(arrived),
-            } {
-                let before = run.replace(other);
-                site.out.extend(before.map(|run| run.install(false)));
-            }
+            self.take_in(site, &mut taken, located, version, new, fetch);
         }
-        if offset != content.len() {
-            let got = format!("{} bytes for {offset}", content.len());
-            return Err(unexpected("no bytes but those of the pages", got));
-        }
-        site.out.extend(run.map(|run| run.install(false)));
+        check_all_found(offset, content)?;
+        let accepted = taken.finish(site);
         self.request_pages(site, &too_old, false);
         self.end_fetches(site, accepted);
         Ok(())
+    }
+
+    /// Fills the frames of one page, or notes that with what is to be filled next.
+    pub(super) fn take_in(
+        &mut self,
+        site: &mut Site,
+        taken: &mut Taken,
+        located: Located,
+        version: &VersionVector,
+        content: NewContent,
+        fetch: Fetch,
+    ) {
+        let arrived = self.accept(site, located, version, content, &fetch);
+        taken.accepted.push((located.page, fetch));
+        if self.pages[&located.page].twin {
+            site.out.push(arrived.install(true));
+        } else if let Some(other) = match &mut taken.run {
+            Some(run) => run.join(arrived),
+            None => Some(arrived),
+        } {
+            let before = taken.run.replace(other);
+            site.out.extend(before.map(|run| run.install(false)));
+        }
     }
 
     fn accept(

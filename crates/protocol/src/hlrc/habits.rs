@@ -27,13 +27,22 @@ const PHASES_MAX: u64 = 4;
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Habit {
     /// The barrier epoch at the beginning of which the page was invalidated last; 0 before.
-    lost_in: u64,
+    pub(super) lost_in: u64,
     /// It is read so many epochs later.
     later: u8,
     /// How many more times it is fetched unasked.
     believed: u8,
     /// How many times it was when the program last faulted on it.
     trust: u8,
+}
+
+impl Habit {
+    /// Whether the page is fetched without a fault this time.
+    pub(super) fn believe(&mut self) -> bool {
+        let left = self.believed.checked_sub(1);
+        self.believed = left.unwrap_or_default();
+        left.is_some()
+    }
 }
 
 /// The pages to be fetched at the next barriers, the next one first: no more than have been invalidated at [`PHASES_MAX`] barriers.
@@ -50,11 +59,13 @@ impl Hlrc {
             return;
         }
         let is_as_before = u64::from(habit.later) == later;
+        let has_proved_right = is_as_before && habit.trust > 0;
         habit.trust = if is_as_before { habit.trust * 2 } else { 0 }.clamp(BELIEVED_MIN, BELIEVED_MAX);
         (habit.later, habit.believed) = (later as u8, habit.trust);
+        self.consider_order(site, page_id, has_proved_right);
     }
 
-    /// A barrier has invalidated these pages: fetches what is read after it.
+    /// A barrier has invalidated these pages: fetches what is read after it, but for what was supplied.
     pub(super) fn follow_habits(&mut self, site: &mut Site, invalidated: &PageSet) {
         if !site.fetches_ahead {
             return;
@@ -62,11 +73,10 @@ impl Hlrc {
         let epoch = site.collectives_done;
         self.due.resize_with(PHASES_MAX as usize, Vec::new);
         for page_id in invalidated.iter() {
-            let habit = &mut self.pages.entry(page_id).or_default().habit;
-            habit.lost_in = epoch;
-            if habit.believed > 0 {
-                habit.believed -= 1;
-                self.due[usize::from(habit.later)].push(page_id);
+            let page = self.pages.entry(page_id).or_default();
+            page.habit.lost_in = epoch;
+            if !page.valid && !self.supplies.expects(page_id) && page.habit.believe() {
+                self.due[usize::from(page.habit.later)].push(page_id);
             }
         }
         let mut wanted = self.due.pop_front().unwrap_or_default();

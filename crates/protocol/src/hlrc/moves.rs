@@ -312,6 +312,7 @@ impl Hlrc {
 
     /// This node takes the page for homed elsewhere than before.
     fn follow_move(&mut self, site: &mut Site, page_id: PageId, to: NodeId) {
+        self.forget_order(site, page_id);
         site.homes.move_page(page_id, to);
         if self.reach.includes(to) {
             self.moves.unfetched.insert(page_id);
@@ -408,6 +409,7 @@ impl Hlrc {
     fn tell_what_is_held(&mut self, site: &mut Site, from: NodeId, pages: &PageSet) {
         let mut held: Vec<PagesHeld> = Vec::new();
         for page_id in pages.iter() {
+            self.forget_order(site, page_id);
             site.homes.move_page(page_id, site.me);
             self.moves.coming.entry(page_id).or_default().is_here = true;
             let Some(page) = self.pages.get(&page_id).filter(|page| page.valid) else { continue };
@@ -476,14 +478,14 @@ impl Hlrc {
             for (page, version) in contents {
                 let page_bytes = site.page_bytes(page);
                 if bytes + u64::from(page_bytes) > REPLY_BYTES_MAX && !reply.is_empty() {
-                    site.out.push(Effect::SendPages { to, pages: std::mem::take(&mut reply) });
+                    site.out.push(Effect::SendPages { to, pages: std::mem::take(&mut reply), ahead_of: None });
                     bytes = 0;
                 }
                 bytes += u64::from(page_bytes);
                 reply.push(PageToSend { page, page_bytes, version });
             }
             if !reply.is_empty() {
-                site.out.push(Effect::SendPages { to, pages: reply });
+                site.out.push(Effect::SendPages { to, pages: reply, ahead_of: None });
             }
         }
     }
@@ -492,6 +494,7 @@ impl Hlrc {
     fn become_copy(&mut self, site: &mut Site, page_id: PageId, to: NodeId) {
         self.follow_move(site, page_id, to);
         self.moves.used.remove(&page_id);
+        self.drop_orders(page_id);
         let page = self.pages.entry(page_id).or_default();
         page.valid = page.needed.is_empty();
         (page.shared, page.served, page.unnoticed) = (false, false, false);

@@ -115,6 +115,16 @@ impl Hlrc {
         self.watch_set(site, &unguarded);
     }
 
+    /// The same for one page, in the middle of an interval.
+    pub(super) fn guard_page(&mut self, site: &mut Site, page_id: PageId) {
+        let page = self.pages.entry(page_id).or_default();
+        if std::mem::take(&mut page.unguarded) {
+            self.watch.unguarded.remove(page_id);
+            self.written.insert(page_id);
+            self.watch(site, page_id);
+        }
+    }
+
     /// Voided pages have lost their access: most have not been written since the last release, as notices come right behind one.
     pub(super) fn ask_for_unwritten(&mut self, site: &mut Site) {
         if !self.watch.voided.is_empty() {
@@ -125,7 +135,10 @@ impl Hlrc {
 
     /// What the program has not written needs no comparison at the next release; and since a copy of that kind equals its twin, which
     /// nobody needs any more, what is fetched later need not be merged.
+    ///
+    /// What was sent ahead of a barrier is taken now, before the threads that wait to be woken go on.
     pub(super) fn handle_unwritten(&mut self, site: &mut Site, granules: &PageSet) {
+        let mut equal_twins = Vec::new();
         for page_id in std::mem::take(&mut self.watch.voided).iter() {
             let Located { granules: count, home, .. } = site.locate(page_id);
             let span = PageRange { first: page_id, count };
@@ -135,9 +148,17 @@ impl Hlrc {
             self.written.remove(page_id);
             let page = self.pages.entry(page_id).or_default();
             if home != site.me && std::mem::take(&mut page.twin) {
-                site.out.push(Effect::DropTwin { page: page_id });
+                equal_twins.push(page_id);
             }
         }
+        let (of_expected, of_others): (Vec<PageId>, Vec<PageId>) =
+            equal_twins.into_iter().partition(|page_id| self.supplies.expects(*page_id));
+        let drop_twin = |page| Effect::DropTwin { page };
+        let put_off = site.out.put_off();
+        site.out.extend(of_expected.into_iter().map(drop_twin));
+        self.take_expected(site);
+        site.out.extend(put_off);
+        site.out.extend(of_others.into_iter().map(drop_twin));
     }
 
     fn stop_watching(&mut self, site: &mut Site, exclusive: &PageSet) {

@@ -241,7 +241,7 @@ impl Lrc {
             Effect::SendTwin { to: from, page: page_id, version }
         } else {
             let pages = vec![PageToSend { page: page_id, page_bytes, version }];
-            Effect::SendPages { to: from, pages }
+            Effect::SendPages { to: from, pages, ahead_of: None }
         });
         Ok(())
     }

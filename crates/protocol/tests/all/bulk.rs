@@ -68,7 +68,7 @@ impl Job {
             let counts = &mut self.counts[node.index()];
             match effect {
                 Effect::Send { to, message } => self.network.push_back((node, to, message)),
-                Effect::SendPages { to, pages } => {
+                Effect::SendPages { to, pages, .. } => {
                     assert!(pages.is_sorted_by_key(|page| page.page) && !pages.is_empty());
                     let bytes: usize = pages.iter().map(|page| page.page_bytes as usize).sum();
                     let copy = |PageToSend { page, version, .. }| PageCopy { page, version, is_zero: false };

@@ -1,0 +1,132 @@
+//! Planted bugs of pages that are sent ahead of a barrier.
+
+use hiroba_base::{NodeId, PageId};
+use hiroba_protocol::{Effect, NewContent};
+use hiroba_wire::{Limits, Message, PageCopy};
+use rustc_hash::FxHashMap;
+
+use super::Mutation;
+use crate::program::GRANULE_BYTES;
+
+/// The catalogue of planted bugs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Mutant {
+    /// A supply claims one interval of its home more than it holds.
+    ClaimHomes,
+    /// A supply claims what its reader has written, too: so the reader does not see that its diff crossed it.
+    ClaimReaders,
+    /// A supply claims all that anybody has written.
+    ClaimAll,
+    /// A supply has the content of the one before.
+    StaleContent,
+    /// A supply of several pages has them in another order.
+    ExchangeContents,
+    /// A page that came ahead is not installed.
+    SkipInstall,
+    /// Of pages that are installed together only the first is.
+    TruncateInstall,
+    /// A supply is laid over a page that its reader has written, instead of being merged.
+    Overwrite,
+    /// A page is sent ahead before its home's changes are: its content is cut off at half.
+    HalfContent,
+}
+
+impl Mutant {
+    /// All of them.
+    pub const ALL: [Mutant; 9] = [
+        Mutant::ClaimHomes,
+        Mutant::ClaimReaders,
+        Mutant::ClaimAll,
+        Mutant::StaleContent,
+        Mutant::ExchangeContents,
+        Mutant::SkipInstall,
+        Mutant::TruncateInstall,
+        Mutant::Overwrite,
+        Mutant::HalfContent,
+    ];
+
+    /// The bug, ready to be planted in a cluster.
+    pub fn plant(self) -> Box<dyn Mutation> {
+        Box::new(Planted { mutant: self, contents: FxHashMap::default() })
+    }
+}
+
+struct Planted {
+    mutant: Mutant,
+    /// What was sent ahead last, of each page and to each reader.
+    contents: FxHashMap<(NodeId, PageId), Vec<u8>>,
+}
+
+impl Planted {
+    fn alter_versions(&self, from: NodeId, to: NodeId, copies: &mut [PageCopy], nodes: u16) {
+        for PageCopy { version, .. } in copies {
+            let mut claim = |node| version.advance(node, version.get(node) + 1);
+            match self.mutant {
+                Mutant::ClaimHomes => claim(from),
+                Mutant::ClaimReaders => (0..3).for_each(|_| claim(to)),
+                Mutant::ClaimAll => (0..3).for_each(|_| NodeId::all(nodes).for_each(&mut claim)),
+                _ => {}
+            }
+        }
+    }
+
+    /// The pages all are one granule long.
+    fn alter_content(&mut self, to: NodeId, copies: &[PageCopy], content: &[u8]) -> Vec<u8> {
+        let mut pages: Vec<Vec<u8>> =
+            content.chunks(GRANULE_BYTES as usize).map(<[u8]>::to_vec).collect();
+        let sent = copies.iter().filter(|copy| !copy.is_zero);
+        for (copy, page) in sent.zip(&mut pages) {
+            match self.mutant {
+                Mutant::StaleContent => {
+                    let before = self.contents.insert((to, copy.page), page.clone());
+                    *page = before.unwrap_or_else(|| page.clone());
+                }
+                Mutant::HalfContent => page[GRANULE_BYTES as usize / 2..].fill(0),
+                _ => {}
+            }
+        }
+        if self.mutant == Mutant::ExchangeContents {
+            pages.reverse();
+        }
+        pages.concat()
+    }
+}
+
+impl Mutation for Planted {
+    fn on_effect(&mut self, _node: NodeId, effect: Effect) -> Vec<Effect> {
+        let Effect::Install { mut pages, content: NewContent::Kept(bytes, mut range), mut merge, fetched, prefetched } =
+            effect
+        else {
+            return vec![effect];
+        };
+        match self.mutant {
+            Mutant::SkipInstall if !merge => return Vec::new(),
+            Mutant::TruncateInstall if pages.count > 1 => {
+                pages.count = 1;
+                range.end = range.start + GRANULE_BYTES as usize;
+            }
+            Mutant::Overwrite => merge = false,
+            _ => {}
+        }
+        let content = NewContent::Kept(bytes, range);
+        vec![Effect::Install { pages, content, merge, fetched, prefetched }]
+    }
+
+    fn on_send(
+        &mut self,
+        from: NodeId,
+        to: NodeId,
+        bytes: Vec<u8>,
+        limits: &Limits,
+    ) -> Vec<(Vec<u8>, bool)> {
+        let bytes = match Message::decode(&bytes, limits) {
+            Ok(Message::PagesSupplied { epoch, mut copies, content }) => {
+                let content = self.alter_content(to, &copies, content);
+                self.alter_versions(from, to, &mut copies, limits.nodes);
+                Message::PagesSupplied { epoch, copies, content: &content }.encode()
+            }
+            _ => bytes,
+        };
+        vec![(bytes, false)]
+    }
+}

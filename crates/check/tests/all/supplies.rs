@@ -1,0 +1,230 @@
+//! Pages that their homes send ahead of a barrier to whoever reads them behind it.
+
+use hiroba_base::NodeId;
+use hiroba_check::axioms::judge;
+use hiroba_check::cluster::{Cluster, Ended, Options};
+use hiroba_check::litmus::catalogue;
+use hiroba_check::mutant::supplies::Mutant;
+use hiroba_check::page_axioms::{self, Rules};
+use hiroba_check::program::script::*;
+use hiroba_check::program::{Address, Instruction, Program, Region, Script};
+use hiroba_check::random_program::{Shape, generate};
+use hiroba_protocol::hlrc::Hlrc;
+use hiroba_protocol::{Consistency, WriteTracking};
+use hiroba_trace::Event;
+use hiroba_wire::{Limits, Message, Placement};
+
+const TRACKINGS: [WriteTracking; 2] = [WriteTracking::Fault, WriteTracking::Async];
+
+const SHAPES: [Shape; 3] = [
+    Shape { team: 2, foreign: 0, publications: false },
+    Shape { team: 1, foreign: 2, publications: false },
+    Shape { team: 1, foreign: 2, publications: true },
+];
+
+fn hasty(me: NodeId, limits: Limits, tracking: WriteTracking) -> Consistency {
+    let protocol = Hlrc::new().supplying_readers().ordering_hastily();
+    Consistency::new(me, limits, tracking, Box::new(protocol)).telling()
+}
+
+/// Orders are placed when habits have proved right, as the adaptive protocol does.
+fn patient(me: NodeId, limits: Limits, tracking: WriteTracking) -> Consistency {
+    Consistency::new(me, limits, tracking, Box::new(Hlrc::new().supplying_readers())).telling()
+}
+
+fn run(
+    program: &Program,
+    seed: u64,
+    tracking: WriteTracking,
+    engine: fn(NodeId, Limits, WriteTracking) -> Consistency,
+    mutant: Option<Mutant>,
+) -> Result<Ended, String> {
+    let mut options = Options { steps_max: 200_000, ..Options::seeded(seed, tracking) };
+    if let Some(mutant) = mutant {
+        options.mutation = mutant.plant();
+    }
+    let ended = Cluster::new(program, engine, options).run().map_err(|failure| failure.to_string())?;
+    let verdict = judge(&ended.execution()).map_err(|error| error.to_string())?;
+    if let Some(violation) = verdict.violations.first() {
+        return Err(violation.explanation.clone());
+    }
+    let findings = page_axioms::judge(&ended.run, &Rules::hlrc(false));
+    match findings.breaches.first() {
+        Some(breach) => Err(format!("{}: {}", breach.axiom, breach.explanation)),
+        None => Ok(ended),
+    }
+}
+
+/// How many messages of a kind all nodes have sent.
+fn sent(ended: &Ended, kind: &str) -> usize {
+    let records = ended.run.nodes.iter().flat_map(|node| &node.records);
+    let is_meant = |event: &Event| {
+        matches!(event, Event::Sent { kind: sent, .. } if Message::KINDS[usize::from(sent.0)] == kind)
+    };
+    records.filter(|record| is_meant(&record.event)).count()
+}
+
+fn pages_on_node_0(pages: u32) -> Vec<Region> {
+    vec![Region::new(0, pages.into(), 1, Placement::On(NodeId(0)))]
+}
+
+/// Node 0 writes pages in each of `phases`; the others read them in the next, as long as `reads` says.
+fn producer(pages: u32, phases: u64, reads: impl Fn(u64) -> bool) -> Program {
+    let mut scripts: Vec<Vec<Instruction>> = vec![Vec::new(); 3];
+    for phase in 0..phases {
+        for page in 0..pages {
+            scripts[0].push(store(Address::word(page.into(), 0), phase + 10));
+        }
+        scripts.iter_mut().for_each(|script| script.push(barrier()));
+        if reads(phase) {
+            for script in &mut scripts[1..] {
+                for page in 0..pages {
+                    script.extend([load(Address::word(page.into(), 0), 0), add_register(1, 0)]);
+                }
+            }
+        }
+        scripts.iter_mut().for_each(|script| script.push(barrier()));
+    }
+    Program::new(0, scripts).with_regions(pages_on_node_0(pages))
+}
+
+/// All nodes write words of their own in one page, and read all of it in the next phase.
+fn neighbours(phases: u64) -> Program {
+    let script = |me: u64| {
+        let mut code = Vec::new();
+        for phase in 0..phases {
+            code.extend([store(Address::word(0, me as u32), phase + 10 * me), barrier()]);
+            code.extend((0..3).flat_map(|word| [load(Address::word(0, word), 0), add_register(1, 0)]));
+            code.push(barrier());
+        }
+        code
+    };
+    Program::new(0, (0..3).map(script)).with_regions(pages_on_node_0(1))
+}
+
+/// Node 0 writes; its reader, too, in the same phase, a word of its own, between the barriers and behind a lock.
+fn reader_writes(phases: u64) -> Program {
+    let mut scripts: Vec<Vec<Instruction>> = vec![Vec::new(); 2];
+    for phase in 0..phases {
+        scripts[0].push(store(Address::word(0, 0), phase + 1));
+        scripts[1].extend([store(Address::word(0, 1), phase + 1), lock(0), unlock(0)]);
+        scripts.iter_mut().for_each(|script| script.push(barrier()));
+        scripts[1].extend([load(Address::word(0, 0), 0), add_register(1, 0)]);
+        scripts[1].extend([load(Address::word(0, 1), 0), add_register(2, 0), store(Address::word(0, 2), phase)]);
+        scripts.iter_mut().for_each(|script| script.push(barrier()));
+    }
+    let mut threads: Vec<Script> =
+        scripts.into_iter().enumerate().map(|(node, code)| Script::team(node as u16, code)).collect();
+    threads.push(Script::foreign(1, vec![store(Address::word(0, 3), 7); 6]));
+    Program::on(2, 0, threads).with_regions(pages_on_node_0(1))
+}
+
+#[test]
+fn what_is_read_in_every_phase_comes_without_requests() {
+    const PHASES: u64 = 40;
+    for tracking in TRACKINGS {
+        for pages in [1, 3] {
+            for seed in 0..20 {
+                let told = format!("{tracking:?}, {pages} pages, seed {seed}");
+                let ended = run(&producer(pages, PHASES, |_| true), seed, tracking, patient, None);
+                let ended = ended.unwrap_or_else(|wrong| panic!("{told}: {wrong}"));
+                let read: u64 = (0..PHASES).map(|phase| (phase + 10) * u64::from(pages)).sum();
+                assert_eq!((ended.register(1, 1), ended.register(2, 1)), (read, read), "{told}");
+                let supplied = sent(&ended, "PagesSupplied");
+                let asked = sent(&ended, "PageRequest") + sent(&ended, "PagesRequest");
+                // Of 80 readings in all, two readers' first few are asked for, until habits have proved right.
+                assert!(supplied >= 50, "{told}: {supplied} supplies");
+                assert!(asked <= 24 * pages as usize, "{told}: {asked} requests");
+            }
+        }
+    }
+}
+
+#[test]
+fn what_nobody_reads_any_more_is_not_sent_for_long() {
+    const PHASES: u64 = 60;
+    for tracking in TRACKINGS {
+        for seed in 0..20 {
+            let program = producer(1, PHASES, |phase| phase < 20);
+            let ended = run(&program, seed, tracking, patient, None).unwrap();
+            let supplied = sent(&ended, "PagesSupplied");
+            // Two readers; a page is believed no more than sixteen times, and then on trial once.
+            assert!((10..=2 * (20 + 18)).contains(&supplied), "{tracking:?}, seed {seed}: {supplied} supplies");
+        }
+    }
+}
+
+#[test]
+fn pages_that_several_write_are_asked_for() {
+    for tracking in TRACKINGS {
+        for seed in 0..40 {
+            let ended = run(&neighbours(30), seed, tracking, patient, None);
+            let ended = ended.unwrap_or_else(|wrong| panic!("{tracking:?}, seed {seed}: {wrong}"));
+            let read: u64 = (0..30).map(|phase| 3 * phase + 30).sum();
+            for thread in 0..3 {
+                assert_eq!(ended.register(thread, 1), read, "{tracking:?}, seed {seed}, thread {thread}");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_reader_keeps_what_it_has_written_itself() {
+    for tracking in TRACKINGS {
+        for seed in 0..100 {
+            let ended = run(&reader_writes(12), seed, tracking, hasty, None);
+            let ended = ended.unwrap_or_else(|wrong| panic!("{tracking:?}, seed {seed}: {wrong}"));
+            assert_eq!((ended.register(1, 1), ended.register(1, 2)), (78, 78), "{tracking:?}, seed {seed}");
+        }
+    }
+}
+
+#[test]
+fn litmus_programs_show_nothing_forbidden() {
+    for tracking in TRACKINGS {
+        for litmus in catalogue() {
+            for seed in 0..30 {
+                let ended = run(&litmus.program, seed, tracking, hasty, None);
+                let ended = ended
+                    .unwrap_or_else(|wrong| panic!("{}, {tracking:?}, seed {seed}: {wrong}", litmus.name));
+                assert!(!(litmus.forbid)(&ended), "{}, {tracking:?}, seed {seed}", litmus.name);
+            }
+        }
+    }
+}
+
+/// Who notices first.
+fn noticed(mutant: Option<Mutant>) -> Option<String> {
+    let written = [producer(3, 8, |_| true), neighbours(8), reader_writes(8)];
+    TRACKINGS.into_iter().find_map(|tracking| {
+        let by_written = written.iter().find_map(|program| {
+            (0..60).find_map(|seed| Some(format!("seed {seed}: {}", run(program, seed, tracking, hasty, mutant).err()?)))
+        });
+        by_written.or_else(|| {
+            SHAPES.into_iter().find_map(|shape| {
+                (0..150).find_map(|seed| {
+                    let wrong = run(&generate(seed, shape), seed, tracking, hasty, mutant).err()?;
+                    Some(format!("{shape:?}, seed {seed}: {wrong}"))
+                })
+            })
+        })
+    })
+}
+
+#[test]
+fn every_mutant_is_noticed() {
+    let survivors: Vec<Mutant> = Mutant::ALL
+        .into_iter()
+        .filter(|mutant| {
+            let witness = noticed(Some(*mutant));
+            println!("{mutant:?}: {}", witness.as_deref().unwrap_or("nobody"));
+            witness.is_none()
+        })
+        .collect();
+    assert!(survivors.is_empty(), "nothing notices {survivors:?}");
+}
+
+#[test]
+fn the_faithful_engine_passes_the_same_seeds() {
+    assert_eq!(noticed(None), None);
+}

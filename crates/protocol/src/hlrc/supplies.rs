@@ -1,0 +1,280 @@
+//! Supplies: what a node reads after every barrier at which it has changed comes without its asking.
+//!
+//! Read first: Monnerat, Bianchini, *Efficiently Adapting to Sharing Patterns in Software DSMs*, HPCA 1998; for what to do about updates that nobody
+//! reads Karlin, Manasse, Rudolph, Sleator, *Competitive Snoopy Caching*, Algorithmica 1988.
+//!
+//! A producer writes a page in one phase, and its consumers read it in the next. By invalidation each consumer asks for the page behind the barrier
+//! ([`habits`](super::habits)): a round trip that nothing overlaps with. By update the page is there when the barrier is over, since its home sends
+//! it before it arrives. Which of both is better depends on whether the page is read, so each page's readers choose:
+//!
+//! ```text
+//!   reader ──StandingOrder──▶ home                 the page's habit has proved right
+//!   home ──PagesSupplied──▶ reader, home ──Arrive──▶ …, … ──Depart──▶ reader
+//!   reader ──StandingOrder(ends)──▶ home           a supply was not read, or was of no use
+//! ```
+//!
+//! | at the reader | when a supply has come, and the barrier is over | when the program touches the page |
+//! |---|---|---|
+//! | believed | it is installed and may be read | no fault |
+//! | on trial | it is installed, without access | a fault without message: believed twice as often |
+//! | on trial, untouched | the order ends | – |
+//!
+//! A page that is believed does not fault, so that nobody sees whether it is still read; a trial now and then shows that, for a local fault.
+//!
+//! Why it is right: a supply is a page as its home had it, with its version, like any reply. It waits until its reader has left the barrier, and is
+//! taken only if it has all that the reader has heard of *and all that the reader has written itself* (a diff may have crossed it). Nobody waits for
+//! one: where it comes too late, or is of no use, the page is fetched like any other. So home and reader need not agree on which orders stand.
+//!
+//! While a page has orders, its home takes it for shared and watches it, so that each change has a notice, and is supplied, at the very next barrier.
+
+use core::ops::Range;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use hiroba_base::{NodeId, PageId, PageSet, VersionVector};
+use hiroba_wire::{Message, PageCopy};
+use rustc_hash::FxHashMap;
+
+use super::copies::{Taken, check_all_found, find_content};
+use super::{Fetch, Hlrc, Page};
+use crate::coherence::Site;
+use crate::{NewContent, ProtocolError};
+
+/// Bytes of pages for which a node has orders at one home: a barrier waits for no more than this. It has no more from each
+/// home twice over, since a home may arrive once more before this node has left.
+const ORDERED_BYTES_MAX: u64 = 4 << 20;
+
+/// An order that has ended so often was a mistake: it is not placed again.
+const ENDS_MAX: u8 = 3;
+
+/// What a reader knows of a page's order.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Standing {
+    is_ordered: bool,
+    /// The last supply is here, and nobody has touched it so far.
+    is_on_trial: bool,
+    ends: u8,
+}
+
+impl Standing {
+    /// Somebody touches the page. Whether a supply was on trial.
+    pub(super) fn end_trial(&mut self) -> bool {
+        std::mem::take(&mut self.is_on_trial)
+    }
+}
+
+/// Orders and supplies of a node, as reader and as home.
+#[derive(Debug, Default)]
+pub(super) struct Supplies {
+    is_on: bool,
+    /// Orders are placed when a page's habit begins, for tests: else when it has proved right.
+    is_hasty: bool,
+    /// Orders to be placed (or to end) when this node comes to the next barrier, by home.
+    news: BTreeMap<(NodeId, bool), PageSet>,
+    /// Bytes of pages for which there are orders, by home.
+    ordered_bytes: FxHashMap<NodeId, u64>,
+    /// What has come for barriers that are not over here.
+    came: Vec<Supply>,
+    /// What has come for the barrier that has just ended, until it is taken.
+    expected: BTreeMap<PageId, Supply>,
+    /// Home: what readers have ordered.
+    orders: BTreeMap<NodeId, PageSet>,
+}
+
+/// A page that has come unasked.
+#[derive(Debug)]
+struct Supply {
+    /// How many collectives were over at its home when it was sent.
+    epoch: u64,
+    page: PageId,
+    version: VersionVector,
+    content: Option<(Arc<[u8]>, Range<usize>)>,
+}
+
+impl Supplies {
+    /// Whether the page is to be taken.
+    pub(super) fn expects(&self, page: PageId) -> bool {
+        self.expected.contains_key(&page)
+    }
+
+    /// Home: whether somebody wants the page whenever it has changed.
+    pub(super) fn is_ordered(&self, page: PageId) -> bool {
+        self.orders.values().any(|pages| pages.contains(page))
+    }
+}
+
+/// The reader's side.
+impl Hlrc {
+    /// Has homes send what readers read after every barrier.
+    pub fn supplying_readers(mut self) -> Hlrc {
+        self.supplies.is_on = true;
+        self
+    }
+
+    /// Has readers place orders as soon as a page has a habit: for tests with few barriers.
+    pub fn ordering_hastily(mut self) -> Hlrc {
+        self.supplies.is_hasty = true;
+        self
+    }
+
+    /// The page has a habit, which has proved right or not.
+    pub(super) fn consider_order(&mut self, site: &Site, page_id: PageId, has_proved_right: bool) {
+        let home = site.locate(page_id).home;
+        let is_due = self.supplies.is_on && (has_proved_right || self.supplies.is_hasty);
+        // Who reads the home's frame itself needs no message anyway.
+        if !is_due || !site.fetches_ahead || self.reach.includes(home) {
+            return;
+        }
+        let standing = &mut self.pages.entry(page_id).or_default().standing;
+        let bytes = self.supplies.ordered_bytes.entry(home).or_default();
+        let more = *bytes + u64::from(site.page_bytes(page_id));
+        if !standing.is_ordered && standing.ends < ENDS_MAX && more <= ORDERED_BYTES_MAX {
+            (standing.is_ordered, *bytes) = (true, more);
+            self.supplies.news.entry((home, true)).or_default().insert(page_id);
+        }
+    }
+
+    /// Supplies of the page are of no use.
+    fn end_order(&mut self, site: &Site, page_id: PageId) {
+        let standing = &mut self.pages.entry(page_id).or_default().standing;
+        if standing.is_ordered {
+            standing.ends += 1;
+            self.forget_order(site, page_id);
+            let home = site.locate(page_id).home;
+            self.supplies.news.entry((home, false)).or_default().insert(page_id);
+        }
+    }
+
+    /// The page's home, if there is an order with it, will not know it any more: it moves.
+    pub(super) fn forget_order(&mut self, site: &Site, page_id: PageId) {
+        let Some(page) = self.pages.get_mut(&page_id) else { return };
+        page.standing.is_on_trial = false;
+        if std::mem::take(&mut page.standing.is_ordered) {
+            let home = site.locate(page_id).home;
+            let bytes = self.supplies.ordered_bytes.entry(home).or_default();
+            *bytes -= u64::from(site.page_bytes(page_id));
+            if let Some(pages) = self.supplies.news.get_mut(&(home, true)) {
+                pages.remove(page_id);
+            }
+        }
+    }
+
+    /// The node arrives at a barrier: tells the homes.
+    pub(super) fn place_orders(&mut self, site: &mut Site) {
+        for ((home, stands), pages) in std::mem::take(&mut self.supplies.news) {
+            if !pages.is_empty() {
+                site.out.send(home, &Message::StandingOrder { pages, stands });
+            }
+        }
+    }
+
+    /// Pages have come unasked.
+    pub(super) fn keep_supply(
+        &mut self,
+        site: &mut Site,
+        epoch: u64,
+        copies: &[PageCopy],
+        content: &[u8],
+    ) -> Result<(), ProtocolError> {
+        let mut offset = 0;
+        let bytes: Arc<[u8]> = content.into();
+        let mut came = Vec::new();
+        for copy in copies {
+            let (located, found) = find_content(site, copy, &mut offset, content)?;
+            // What this node has not ordered, or not any more, is not kept.
+            if self.pages.get(&located.page).is_some_and(|page| page.standing.is_ordered) {
+                let (page, version) = (located.page, copy.version.clone());
+                let content = found.map(|range| (bytes.clone(), range));
+                came.push(Supply { epoch, page, version, content });
+            }
+        }
+        check_all_found(offset, content)?;
+        if epoch < site.collectives_done {
+            // The barrier is over, and what is read has been asked for.
+            came.iter().for_each(|supply| self.end_order(site, supply.page));
+        } else {
+            self.supplies.came.extend(came);
+        }
+        Ok(())
+    }
+
+    /// The node leaves a collective, and has heard what it is told there: what came ahead of that is to be taken, but for pages that are good.
+    pub(super) fn expect_supplies(&mut self, site: &Site) {
+        let Supplies { came, expected, .. } = &mut self.supplies;
+        let over = site.collectives_done;
+        let is_absent = |page: &Page| page.standing.is_ordered && !page.valid && page.fetch.is_none();
+        let due = came.extract_if(.., |supply| supply.epoch < over);
+        let due = due.filter(|supply| self.pages.get(&supply.page).is_some_and(is_absent));
+        expected.extend(due.map(|supply| (supply.page, supply)));
+    }
+
+    /// Takes what was sent ahead of the barrier that has just ended, before the program's threads go on.
+    pub(super) fn take_expected(&mut self, site: &mut Site) {
+        let expected = std::mem::take(&mut self.supplies.expected);
+        if expected.is_empty() {
+            return;
+        }
+        let mut taken = Taken::default();
+        for (page_id, Supply { version, content, .. }) in expected {
+            let located = site.locate(page_id);
+            let page = self.pages.entry(page_id).or_default();
+            // Somebody may have fetched it meanwhile, or this node have heard more.
+            let is_absent = !page.valid && page.fetch.is_none();
+            let has_all = version.covers(&page.needed) && version.covers(&page.held);
+            if !is_absent || !has_all || page.standing.is_on_trial {
+                self.end_order(site, page_id);
+                continue;
+            }
+            page.habit.lost_in = site.collectives_done;
+            page.standing.is_on_trial = !page.habit.believe() && !page.twin;
+            let fetch = Fetch { marks: page.standing.is_on_trial, ..Fetch::default() };
+            let content = content.map_or(NewContent::Zero, |(bytes, range)| NewContent::Kept(bytes, range));
+            self.take_in(site, &mut taken, located, &version, content, fetch);
+        }
+        let accepted = taken.finish(site);
+        self.end_fetches(site, accepted);
+    }
+}
+
+/// The home's side.
+impl Hlrc {
+    /// A reader places orders, or ends them: of pages that are homed here. Others have moved, and their readers know it, or will.
+    pub(super) fn handle_order(&mut self, site: &mut Site, from: NodeId, pages: &PageSet, stands: bool) {
+        let homed_here: Vec<PageId> = pages.iter().filter(|page_id| site.is_home(*page_id)).collect();
+        for page_id in homed_here {
+            let orders = self.supplies.orders.entry(from).or_default();
+            if stands {
+                orders.insert(page_id);
+                self.guard_page(site, page_id);
+            } else {
+                orders.remove(page_id);
+            }
+        }
+    }
+
+    /// The page has another home now.
+    pub(super) fn drop_orders(&mut self, page_id: PageId) {
+        self.supplies.orders.values_mut().for_each(|pages| _ = pages.remove(page_id));
+    }
+
+    /// The node arrives at a barrier: sends what it has changed since the last one to those who read it. Others' diffs may be
+    /// on their way; a reader who has heard of them asks.
+    pub(super) fn send_supplies(&mut self, site: &mut Site) {
+        if self.supplies.orders.is_empty() {
+            return;
+        }
+        let mut changed = PageSet::new();
+        site.log.of(site.me).iter().for_each(|notice| changed.extend(&notice.pages));
+        for (to, ordered) in std::mem::take(&mut self.supplies.orders) {
+            let is_good = |page_id: &PageId| {
+                let page = self.pages.get(page_id);
+                changed.contains(*page_id)
+                    && page.is_some_and(|page| page.needed.is_empty() && !page.has_words)
+                    && !self.moves.keeps_away(*page_id)
+            };
+            let pages: Vec<PageId> = ordered.iter().filter(is_good).collect();
+            self.send_all(site, to, &pages, Some(site.collectives_done));
+            self.supplies.orders.insert(to, ordered);
+        }
+    }
+}
