@@ -179,9 +179,9 @@ fn coherence(conditions: &Conditions, me: NodeId, limits: Limits) -> Box<dyn Coh
         Protocol::ErcInvalidate => eager(Mode::Invalidate),
         Protocol::ErcUpdate => eager(Mode::Update),
         // What takes a habit, in programs of a few barriers.
-        Protocol::Adaptive if migrants => Box::new(
-            adaptive(reached).moving_after(SOON).resting_after(rest_after).ordering_hastily(),
-        ),
+        Protocol::Adaptive if migrants => {
+            Box::new(adaptive(reached).moving_after(SOON).resting_after(rest_after).ordering_hastily())
+        }
         Protocol::Adaptive | Protocol::Aurc | Protocol::Lrc | Protocol::Sc => protocol.coherence(reached),
     }
 }

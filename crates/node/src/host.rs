@@ -352,8 +352,7 @@ impl Runtime {
         let copies = vec![PageCopy { page, version, is_zero: false }];
         core.message.clear();
         let head = std::mem::take(&mut core.message);
-        core.message =
-            Message::PagesReply { copies, content: &[] }.encode_before_content(twin.len(), head);
+        core.message = Message::PagesReply { copies, content: &[] }.encode_before_content(twin.len(), head);
         self.send_to(to, &[&core.message, twin]);
     }
 

@@ -35,5 +35,9 @@ use crate::home::HomePolicy;
 
 /// The protocol on a node that can read the frames of the nodes in `reached` itself.
 pub fn adaptive(reached: impl IntoIterator<Item = NodeId>) -> Hlrc {
-    Hlrc::new().reading_from(reached).moving_homes(HomePolicy::Modification).following_migrants().supplying_readers()
+    let reached: Vec<NodeId> = reached.into_iter().collect();
+    let shares_memory = !reached.is_empty();
+    let hlrc = Hlrc::new().reading_from(reached).moving_homes(HomePolicy::Modification);
+    let hlrc = hlrc.following_migrants().supplying_readers();
+    if shares_memory { hlrc.mapping_homes() } else { hlrc }
 }

@@ -5,16 +5,19 @@
 //! [`WireError`], never a panic, and never allocates more than the bytes that came.
 
 pub mod agent;
+mod collective;
 pub mod control;
 mod error;
+mod intervals;
+mod limits;
 mod message;
 mod moves;
 mod pages;
 
+pub use collective::{Collective, Placement, ProtocolNumber};
 pub use error::WireError;
-pub use message::{
-    AtomicOperation, AtomicOutcome, Collective, IntervalDiff, IntervalNotice, Knowledge, Limits, Message,
-    PageDiff, Placement, ProtocolNumber, Ticket, WrittenPage,
-};
+pub use intervals::{IntervalDiff, IntervalNotice, Knowledge, PageDiff, WrittenPage};
+pub use limits::Limits;
+pub use message::{AtomicOperation, AtomicOutcome, Message, Ticket};
 pub use moves::{HomeMoves, MOVES_PER_HOME_MAX, PageHandedOver, PagesHeld};
 pub use pages::{PAGES_PER_MESSAGE_MAX, PageCopy, PagesWanted};

@@ -92,7 +92,8 @@ mod tests {
             let content = vec![7; bytes];
             let copies = vec![copy(5, false), copy(1 << 30, true)];
             let whole = Message::PagesReply { copies: copies.clone(), content: &content }.encode();
-            let mut parts = Message::PagesReply { copies, content: &[] }.encode_before_content(bytes, Vec::new());
+            let mut parts =
+                Message::PagesReply { copies, content: &[] }.encode_before_content(bytes, Vec::new());
             parts.extend_from_slice(&content);
             assert!(parts == whole, "{bytes} bytes");
         }

@@ -72,8 +72,7 @@ impl Planted {
 
     /// The pages all are one granule long.
     fn alter_content(&mut self, to: NodeId, copies: &[PageCopy], content: &[u8]) -> Vec<u8> {
-        let mut pages: Vec<Vec<u8>> =
-            content.chunks(GRANULE_BYTES as usize).map(<[u8]>::to_vec).collect();
+        let mut pages: Vec<Vec<u8>> = content.chunks(GRANULE_BYTES as usize).map(<[u8]>::to_vec).collect();
         let sent = copies.iter().filter(|copy| !copy.is_zero);
         for (copy, page) in sent.zip(&mut pages) {
             match self.mutant {
@@ -94,8 +93,13 @@ impl Planted {
 
 impl Mutation for Planted {
     fn on_effect(&mut self, _node: NodeId, effect: Effect) -> Vec<Effect> {
-        let Effect::Install { mut pages, content: NewContent::Kept(bytes, mut range), mut merge, fetched, prefetched } =
-            effect
+        let Effect::Install {
+            mut pages,
+            content: NewContent::Kept(bytes, mut range),
+            mut merge,
+            fetched,
+            prefetched,
+        } = effect
         else {
             return vec![effect];
         };
@@ -112,13 +116,7 @@ impl Mutation for Planted {
         vec![Effect::Install { pages, content, merge, fetched, prefetched }]
     }
 
-    fn on_send(
-        &mut self,
-        from: NodeId,
-        to: NodeId,
-        bytes: Vec<u8>,
-        limits: &Limits,
-    ) -> Vec<(Vec<u8>, bool)> {
+    fn on_send(&mut self, from: NodeId, to: NodeId, bytes: Vec<u8>, limits: &Limits) -> Vec<(Vec<u8>, bool)> {
         let bytes = match Message::decode(&bytes, limits) {
             Ok(Message::PagesSupplied { epoch, mut copies, content }) => {
                 let content = self.alter_content(to, &copies, content);

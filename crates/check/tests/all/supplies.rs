@@ -58,9 +58,7 @@ fn run(
 /// How many messages of a kind all nodes have sent.
 fn sent(ended: &Ended, kind: &str) -> usize {
     let records = ended.run.nodes.iter().flat_map(|node| &node.records);
-    let is_meant = |event: &Event| {
-        matches!(event, Event::Sent { kind: sent, .. } if Message::KINDS[usize::from(sent.0)] == kind)
-    };
+    let is_meant = |event: &Event| matches!(event, Event::Sent { kind: sent, .. } if Message::KINDS[usize::from(sent.0)] == kind);
     records.filter(|record| is_meant(&record.event)).count()
 }
 
@@ -110,7 +108,11 @@ fn reader_writes(phases: u64) -> Program {
         scripts[1].extend([store(Address::word(0, 1), phase + 1), lock(0), unlock(0)]);
         scripts.iter_mut().for_each(|script| script.push(barrier()));
         scripts[1].extend([load(Address::word(0, 0), 0), add_register(1, 0)]);
-        scripts[1].extend([load(Address::word(0, 1), 0), add_register(2, 0), store(Address::word(0, 2), phase)]);
+        scripts[1].extend([
+            load(Address::word(0, 1), 0),
+            add_register(2, 0),
+            store(Address::word(0, 2), phase),
+        ]);
         scripts.iter_mut().for_each(|script| script.push(barrier()));
     }
     let mut threads: Vec<Script> =
@@ -149,7 +151,10 @@ fn what_nobody_reads_any_more_is_not_sent_for_long() {
             let ended = run(&program, seed, tracking, patient, None).unwrap();
             let supplied = sent(&ended, "PagesSupplied");
             // Two readers; a page is believed no more than sixteen times, and then on trial once.
-            assert!((10..=2 * (20 + 18)).contains(&supplied), "{tracking:?}, seed {seed}: {supplied} supplies");
+            assert!(
+                (10..=2 * (20 + 18)).contains(&supplied),
+                "{tracking:?}, seed {seed}: {supplied} supplies"
+            );
         }
     }
 }
@@ -198,7 +203,9 @@ fn noticed(mutant: Option<Mutant>) -> Option<String> {
     let written = [producer(3, 8, |_| true), neighbours(8), reader_writes(8)];
     TRACKINGS.into_iter().find_map(|tracking| {
         let by_written = written.iter().find_map(|program| {
-            (0..60).find_map(|seed| Some(format!("seed {seed}: {}", run(program, seed, tracking, hasty, mutant).err()?)))
+            (0..60).find_map(|seed| {
+                Some(format!("seed {seed}: {}", run(program, seed, tracking, hasty, mutant).err()?))
+            })
         });
         by_written.or_else(|| {
             SHAPES.into_iter().find_map(|shape| {

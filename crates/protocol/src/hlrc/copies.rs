@@ -150,13 +150,7 @@ impl Hlrc {
     }
 
     /// Sends pages as they are: because they were asked for, or ahead of a barrier.
-    pub(super) fn send_all(
-        &mut self,
-        site: &mut Site,
-        to: NodeId,
-        pages: &[PageId],
-        ahead_of: Option<u64>,
-    ) {
+    pub(super) fn send_all(&mut self, site: &mut Site, to: NodeId, pages: &[PageId], ahead_of: Option<u64>) {
         self.share(site, pages.iter().copied());
         let mut reply = Vec::new();
         let mut bytes = 0;

@@ -478,7 +478,11 @@ impl Hlrc {
             for (page, version) in contents {
                 let page_bytes = site.page_bytes(page);
                 if bytes + u64::from(page_bytes) > REPLY_BYTES_MAX && !reply.is_empty() {
-                    site.out.push(Effect::SendPages { to, pages: std::mem::take(&mut reply), ahead_of: None });
+                    site.out.push(Effect::SendPages {
+                        to,
+                        pages: std::mem::take(&mut reply),
+                        ahead_of: None,
+                    });
                     bytes = 0;
                 }
                 bytes += u64::from(page_bytes);

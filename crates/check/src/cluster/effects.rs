@@ -1,0 +1,332 @@
+//! What engines ask for: effects carried out to the letter, and threads that they wake.
+
+use hiroba_base::{Access, LockId, NodeId, PageId, PageRange, PageSet, RngExt};
+use hiroba_protocol::{Done, Effect, Engine, NewContent, Outcome, PageToSend, Waiter, diff};
+use hiroba_trace::Event;
+use hiroba_wire::{AtomicOutcome, Collective, Message, PageCopy};
+
+use super::{Cluster, Failure, State, TAG_BITS, Thread, Wait};
+use crate::memory::{Merge, TwinAfter};
+use crate::network::Parcel;
+use crate::program::{Address, Register};
+
+impl<E: Engine> Cluster<E> {
+    pub(super) fn pump(&mut self, id: NodeId) -> Result<(), Failure> {
+        while let Some(effect) = self.nodes[id.index()].engine.poll_effect() {
+            // Telling takes no time, and nobody can get it wrong.
+            if let Effect::Tell(fact) = effect {
+                self.note_fact(id, fact)?;
+                continue;
+            }
+            for effect in self.mutation.on_effect(id, effect) {
+                self.meanwhile(id, &effect);
+                if let Some(narration) = &self.narration {
+                    narration.carries_out(id, &effect);
+                }
+                self.carry_out(id, effect)?;
+                self.bustle(id);
+                self.others_go_on(id)?;
+            }
+        }
+        Ok(())
+    }
+
+    pub(super) fn carry_out(&mut self, id: NodeId, effect: Effect) -> Result<(), Failure> {
+        let node = &mut self.nodes[id.index()];
+        let memory = &mut node.memory;
+        let wrong = |error| Failure::Memory { node: id, error };
+        match effect {
+            Effect::Send { to, message } => self.send(id, to, message),
+            Effect::SendPages { to, pages, ahead_of } => {
+                let mut content = Vec::new();
+                let copies = pages.into_iter().map(|PageToSend { page, page_bytes, version }| {
+                    let bytes = self.mutation.on_content(page, memory.content(page, page_bytes as usize));
+                    content.extend(bytes.iter().flatten());
+                    PageCopy { page, version, is_zero: bytes.is_none() }
+                });
+                let (copies, content) = (copies.collect(), &content[..]);
+                let message = match ahead_of {
+                    Some(epoch) => Message::PagesSupplied { epoch, copies, content },
+                    None => Message::PagesReply { copies, content },
+                };
+                self.send(id, to, message.encode());
+            }
+            Effect::SendTwin { to, page, version } => {
+                let (_, twin) = memory.with_twin(page).map_err(wrong)?;
+                let bytes = self.mutation.on_content(page, Some(twin));
+                let copies = vec![PageCopy { page, version, is_zero: bytes.is_none() }];
+                let content = bytes.unwrap_or_default();
+                let message = Message::PagesReply { copies, content: &content }.encode();
+                self.send(id, to, message);
+            }
+            Effect::Protect { pages, access } => {
+                memory.protect(pages, access).map_err(wrong)?;
+                self.note_access(id, pages, access);
+                if access > Access::None {
+                    self.end_faults_in_kernel(id, pages);
+                }
+            }
+            Effect::Invalidate { span, pages: _ } => {
+                memory.protect(span, Access::None).map_err(wrong)?;
+                self.note_access(id, span, Access::None);
+            }
+            Effect::MapHome { pages, home } => {
+                memory.map(pages).map_err(wrong)?;
+                node.mappings.add(pages, home);
+                self.note_access(id, pages, Access::Write);
+            }
+            Effect::Watch { pages } => {
+                memory.watch(pages).map_err(wrong)?;
+                self.note_access(id, pages, Access::Write);
+                self.end_faults_in_kernel(id, pages);
+            }
+            Effect::Unwatch { pages } => memory.unwatch(pages).map_err(wrong)?,
+            Effect::CollectWritten => self.collect_written(id)?,
+            Effect::FindUnwritten { spans } => self.find_unwritten(id, &spans),
+            Effect::DropTwin { page } => memory.drop_twin(page).map_err(wrong)?,
+            Effect::Twin { page, page_bytes } => {
+                let twin = memory.make_twin(page, page_bytes as usize).map_err(wrong)?;
+                self.mutation.on_twin(id, page, twin);
+                self.note_at(id, Event::Twinned { page });
+            }
+            Effect::Diff { page, keep_twin } => {
+                let after = if keep_twin { TwinAfter::WithDiff } else { TwinAfter::Dropped };
+                let after = self.mutation.on_settle(after);
+                let runs = self.make_diff(id, page, after)?;
+                self.nodes[id.index()].engine.handle_done(Done::Diff { page, runs });
+            }
+            Effect::DiffEarly { page } => {
+                let after = self.mutation.on_settle_early(TwinAfter::WithDiff);
+                let runs = self.make_diff(id, page, after)?;
+                self.nodes[id.index()].engine.handle_done(Done::DiffedEarly { page, runs });
+            }
+            Effect::Apply { page, runs } => {
+                memory.apply(page, &runs, self.mutation.on_apply()).map_err(wrong)?;
+                self.nodes[id.index()].applied.insert(page);
+            }
+            Effect::Install { pages, content, merge, fetched: _, prefetched: _ } => {
+                let content = match content {
+                    NewContent::Zero => None,
+                    NewContent::Received(range) => Some(&node.received[range]),
+                    NewContent::Kept(ref bytes, range) => Some(&bytes[range]),
+                };
+                let how = if merge { self.mutation.on_merge() } else { Merge::Replace };
+                let dirty = memory.install(pages, content, how).map_err(wrong)?;
+                if merge {
+                    let dirty = self.mutation.on_merged(dirty);
+                    self.nodes[id.index()].engine.handle_done(Done::Merged { page: pages.first, dirty });
+                }
+            }
+            Effect::Read { pages, page_bytes, home, needed, merge, prefetched: _ } => {
+                let outcome = self.read(id, pages, page_bytes as usize, home, &needed, merge)?;
+                self.nodes[id.index()].engine.handle_done(Done::Read { pages, outcome });
+            }
+            Effect::Publish { writer, seq } => node.board.publish(writer, seq),
+            Effect::TakeAnnouncements => {
+                let pages = node.board.take_announced();
+                let pages = self.mutation.on_announced(id, pages);
+                self.nodes[id.index()].engine.handle_done(Done::Announced { pages });
+            }
+            Effect::Patch { page, offset, value } => {
+                memory.patch(page, offset, value, self.mutation.on_patch());
+            }
+            Effect::Atomic { page, offset, operation } => {
+                let outcome = memory.operate(page, offset, operation);
+                node.engine.handle_done(Done::Atomic { page, outcome });
+                let at = Address::in_page(page, offset);
+                let (turns, unreported) = self.atomics.entry(at).or_default();
+                unreported.push((*turns, outcome));
+                *turns += 1;
+            }
+            Effect::Hold { page } => self.holds.push((id, page)),
+            Effect::CountMove { .. } => {}
+            Effect::Wake { waiter, outcome } => self.wake(id, waiter, outcome)?,
+            Effect::Tell(_) => unreachable!("what is told is recorded at once"),
+            Effect::Fatal { sentence } => return Err(Failure::Fatal { node: id, sentence }),
+        }
+        Ok(())
+    }
+
+    fn end_faults_in_kernel(&mut self, id: NodeId, pages: PageRange) {
+        let mut ended = Vec::new();
+        for number in self.nodes[id.index()].threads.iter() {
+            let state = &mut self.threads[*number].state;
+            if matches!(state, State::FaultingInKernel(at) if pages.contains(at.granule)) {
+                *state = State::Running;
+                ended.push(*number);
+            }
+        }
+        ended.into_iter().for_each(|number| self.note(number, Event::Leave));
+    }
+
+    /// As a kernel scans: granule by granule, each looked at and cleared in one step, and now and then one that it has
+    /// lost track of is taken for written.
+    fn collect_written(&mut self, id: NodeId) -> Result<(), Failure> {
+        let watched = self.nodes[id.index()].memory.watched();
+        let watched = watched.map_err(|error| Failure::Memory { node: id, error })?;
+        let late = self.mutation.clears_late();
+        let mut granules = PageSet::new();
+        for granule in watched.iter().copied() {
+            let memory = &mut self.nodes[id.index()].memory;
+            let is_written = memory.is_written(granule);
+            if is_written || self.exploring && self.random.random_range(0..64) == 0 {
+                granules.insert(granule);
+            }
+            if !late {
+                memory.clear_written(granule);
+            }
+            self.bustle(id);
+            self.choose_within(id);
+        }
+        let node = &mut self.nodes[id.index()];
+        if late {
+            watched.into_iter().for_each(|granule| node.memory.clear_written(granule));
+        }
+        let granules = self.mutation.on_collect(granules);
+        let granules = if node.in_lull { self.mutation.on_collect_in_lull(granules) } else { granules };
+        node.engine.handle_done(Done::Written { granules });
+        Ok(())
+    }
+
+    /// Now and then the kernel has lost track of what a granule was.
+    fn find_unwritten(&mut self, id: NodeId, spans: &[PageRange]) {
+        let mut granules = PageSet::new();
+        for granule in spans.iter().flat_map(|span| span.iter()) {
+            let was_unwritten = self.nodes[id.index()].memory.was_unwritten(granule);
+            let is_known = !self.exploring || self.random.random_range(0..16) > 0;
+            if self.mutation.on_unwritten(was_unwritten) && is_known {
+                granules.insert(granule);
+            }
+        }
+        self.nodes[id.index()].engine.handle_done(Done::Unwritten { first: spans[0].first, granules });
+    }
+
+    fn make_diff(&mut self, id: NodeId, page: PageId, after: TwinAfter) -> Result<Vec<u8>, Failure> {
+        let wrong = |error| Failure::Memory { node: id, error };
+        let (frame, twin) = self.nodes[id.index()].memory.with_twin(page).map_err(wrong)?;
+        let mut runs = Vec::new();
+        diff::encode(frame, twin, &mut runs);
+        let mutation = &mut self.mutation;
+        let told = match self.nodes[id.index()].in_lull {
+            true => mutation.on_early_diff(runs.clone()),
+            false => mutation.on_diff(frame, twin, runs.clone()),
+        };
+        self.bustle(id);
+        self.choose_within(id);
+        let node = &mut self.nodes[id.index()];
+        node.memory.settle_twin(page, &runs, after).map_err(wrong)?;
+        self.note_at(id, Event::Diffed { page, bytes: told.len() as u32 });
+        Ok(told)
+    }
+
+    fn send(&mut self, from: NodeId, to: NodeId, bytes: Vec<u8>) {
+        let limits = self.limits;
+        for (to, bytes) in self.mutation.sends_before(from, &bytes, &limits) {
+            self.note_sent(from, to, &bytes);
+            self.network.send(Parcel { from, to, bytes }, false);
+        }
+        for (bytes, astray) in self.mutation.on_send(from, to, bytes, &limits) {
+            self.note_sent(from, to, &bytes);
+            self.network.send(Parcel { from, to, bytes }, astray);
+        }
+    }
+
+    fn wake(&mut self, id: NodeId, waiter: Waiter, outcome: Outcome) -> Result<(), Failure> {
+        let wrong = |sentence: String| Err(Failure::Host { node: id, sentence });
+        let Some(&number) = self.nodes[id.index()].threads.get(waiter.0 as usize) else {
+            return wrong(format!("waiter {} is no thread", waiter.0));
+        };
+        if let Outcome::Misuse(misuse) = outcome {
+            return Err(Failure::Misuse { thread: number, misuse });
+        }
+        let state = self.threads[number].state;
+        self.threads[number].state = State::Running;
+        if matches!((state, outcome), (State::Faulting(_), Outcome::Done)) {
+            self.note(number, Event::Leave);
+            return Ok(());
+        }
+        match (state, outcome) {
+            (State::Waiting(Wait::Acquire(lock) | Wait::Condition(lock)), Outcome::Done) => {
+                self.acquired(number, lock)?;
+            }
+            (State::Waiting(Wait::Try(lock, into)), Outcome::Done) => {
+                self.set(number, into, 1);
+                self.acquired(number, lock)?;
+            }
+            (State::Waiting(Wait::Try(_, into)), Outcome::Refused) => self.set(number, into, 0),
+            (State::Waiting(Wait::Release | Wait::Signal), Outcome::Done) => {}
+            (State::Waiting(Wait::Collective(asked)), Outcome::Collective(done)) => {
+                if asked != done && asked != Collective::Follow {
+                    return wrong(format!("thread {number} asked for {asked:?} and was told {done:?}"));
+                }
+                let meetings = self.threads[number].meetings;
+                self.nodes[id.index()].collectives = meetings;
+                let missing = |thread: &&Thread| thread.in_team && thread.meetings < meetings;
+                if let Some(missing) = self.threads.iter().position(|thread| missing(&thread)) {
+                    return wrong(format!(
+                        "thread {number} left a collective that thread {missing} has yet to reach"
+                    ));
+                }
+                self.note(number, Event::Met { epoch: meetings - 1 });
+            }
+            (State::Waiting(Wait::Publish { to, tag }), Outcome::Done) => {
+                self.tell_of_publication(number, to, tag);
+            }
+            (State::Waiting(Wait::Atomic { at, into }), Outcome::Atomic(outcome)) => {
+                self.set(number, into, outcome.previous);
+                self.note_atomic(number, at, outcome);
+            }
+            (state, outcome) => {
+                return wrong(format!("thread {number} in {state:?} was woken with {outcome:?}"));
+            }
+        }
+        self.note(number, Event::Leave);
+        self.threads[number].next += 1;
+        Ok(())
+    }
+
+    pub(super) fn set(&mut self, thread: usize, register: Register, value: u64) {
+        self.threads[thread].registers[usize::from(register.0)] = value;
+    }
+
+    fn acquired(&mut self, thread: usize, lock: LockId) -> Result<(), Failure> {
+        let record = self.locks.entry(lock).or_default();
+        if let Some(holder) = record.holder {
+            let sentence = format!("thread {thread} was given lock {}, which thread {holder} holds", lock.0);
+            return Err(Failure::Host { node: self.threads[thread].node, sentence });
+        }
+        record.holder = Some(thread);
+        let turn = record.turns;
+        record.turns += 1;
+        self.note(thread, Event::Acquired { lock, turn });
+        Ok(())
+    }
+
+    pub(super) fn note_release(&mut self, thread: usize, lock: LockId) {
+        let record = self.locks.entry(lock).or_default();
+        if record.holder == Some(thread) {
+            record.holder = None;
+            let turn = record.turns - 1;
+            self.note(thread, Event::Released { lock, turn });
+        }
+    }
+
+    fn note_atomic(&mut self, thread: usize, at: Address, outcome: AtomicOutcome) {
+        let Some((_, unreported)) = self.atomics.get_mut(&at) else { return };
+        // Equal outcomes that wait for their threads are interchangeable: the earliest goes to whoever hears first.
+        let Some(found) = unreported.iter().position(|(_, other)| *other == outcome) else { return };
+        let (turn, AtomicOutcome { previous, current, .. }) = unreported.remove(found);
+        let Address { granule: page, offset } = at;
+        self.note(thread, Event::Atomic { page, offset, turn, previous, current });
+    }
+
+    /// What `free` sends behind the publication, over the same link.
+    fn tell_of_publication(&mut self, thread: usize, to: NodeId, tag: u16) {
+        let from = self.threads[thread].node;
+        let count = self.publications.entry((from, to)).or_default();
+        let token = *count << TAG_BITS | u64::from(tag);
+        *count += 1;
+        self.note(thread, Event::Published { to, count: token >> TAG_BITS });
+        self.send(from, to, Message::Free { address: token }.encode());
+    }
+}

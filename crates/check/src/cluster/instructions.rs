@@ -1,0 +1,173 @@
+//! What threads do: instructions carried out, where they may at once, or begun, where an engine is asked first.
+
+use hiroba_base::{Access, RngExt};
+use hiroba_protocol::{Engine, Sync};
+use hiroba_trace::{Activity, Event};
+use hiroba_wire::AtomicOperation;
+
+use super::recording::activity_of;
+use super::{Cluster, Failure, State, TAG_BITS, Wait};
+use crate::program::{Address, Instruction, Register, Width};
+
+impl<E: Engine> Cluster<E> {
+    pub(super) fn execute(&mut self, number: usize) -> Result<(), Failure> {
+        let thread = &mut self.threads[number];
+        let Some(instruction) = thread.instructions.get(thread.next).cloned() else {
+            thread.state = State::Finished;
+            return Ok(());
+        };
+        let register = |register: Register| usize::from(register.0);
+        match instruction {
+            Instruction::Store { at, width, value } => self.store(number, at, width, value),
+            Instruction::StoreFrom { at, from } => {
+                let value = thread.registers[register(from)];
+                self.store(number, at, Width::Word, value)
+            }
+            Instruction::Load { at, width, into } => self.load(number, at, width, into),
+            Instruction::Add(into, value) => {
+                let into = &mut thread.registers[register(into)];
+                *into = into.wrapping_add(value);
+                thread.next += 1;
+                Ok(())
+            }
+            Instruction::AddRegister(into, other) => {
+                let value = thread.registers[register(other)];
+                let into = &mut thread.registers[register(into)];
+                *into = into.wrapping_add(value);
+                thread.next += 1;
+                Ok(())
+            }
+            Instruction::JumpUnless { register: tested, is, to } => {
+                thread.next = if thread.registers[register(tested)] == is { thread.next + 1 } else { to };
+                Ok(())
+            }
+            Instruction::AwaitPublished { from, tag } => {
+                thread.next += 1;
+                let node = thread.node;
+                let tokens = self.nodes[node.index()].mailbox.get_mut(&(from, tag));
+                if let Some(token) = tokens.and_then(|tokens| tokens.pop_front()) {
+                    self.note(number, Event::PublicationSeen { from, count: token >> TAG_BITS });
+                }
+                Ok(())
+            }
+            Instruction::Prefetch(pages) => {
+                thread.next += 1;
+                let node = thread.node;
+                self.enter(number, Activity::Other);
+                self.nodes[node.index()].engine.handle_prefetch(pages);
+                self.pump(node)?;
+                self.note(number, Event::Leave);
+                Ok(())
+            }
+            Instruction::Atomic { at, operation, into } => self.operate(number, at, operation, into),
+            other => self.synchronise(number, other),
+        }
+    }
+
+    fn synchronise(&mut self, number: usize, instruction: Instruction) -> Result<(), Failure> {
+        let (sync, wait) = match instruction {
+            Instruction::Lock(lock) => (Sync::Acquire(lock), Wait::Acquire(lock)),
+            Instruction::TryLock(lock, into) => (Sync::TryAcquire(lock), Wait::Try(lock, into)),
+            Instruction::Unlock(lock) => (Sync::Release(lock), Wait::Release),
+            Instruction::Wait(cond, lock) => (Sync::Wait(cond, lock), Wait::Condition(lock)),
+            Instruction::Signal(cond) => (Sync::Signal(cond), Wait::Signal),
+            Instruction::Broadcast(cond) => (Sync::Broadcast(cond), Wait::Signal),
+            Instruction::Collective(collective) => {
+                self.threads[number].meetings += 1;
+                (Sync::Collective(collective), Wait::Collective(collective))
+            }
+            Instruction::Publish { to, tag } => (Sync::Publish(to), Wait::Publish { to, tag }),
+            other => unreachable!("{other:?} does not synchronise"),
+        };
+        self.enter(number, activity_of(sync));
+        if let Sync::Release(lock) | Sync::Wait(_, lock) = sync {
+            self.note_release(number, lock);
+        }
+        let thread = &mut self.threads[number];
+        thread.state = State::Waiting(wait);
+        let (node, waiter) = (thread.node, thread.waiter);
+        self.nodes[node.index()].engine.handle_sync(sync, waiter);
+        self.pump(node)
+    }
+
+    pub(super) fn operate(
+        &mut self,
+        number: usize,
+        at: Address,
+        operation: AtomicOperation,
+        into: Register,
+    ) -> Result<(), Failure> {
+        self.enter(number, Activity::Atomic { page: at.granule, offset: at.offset });
+        let thread = &mut self.threads[number];
+        thread.state = State::Waiting(Wait::Atomic { at, into });
+        let (node, waiter) = (thread.node, thread.waiter);
+        self.nodes[node.index()].engine.handle_atomic(at.granule, at.offset, operation, waiter);
+        self.pump(node)
+    }
+
+    pub(super) fn allows(&self, number: usize, at: Address, wanted: Access) -> bool {
+        self.nodes[self.threads[number].node.index()].memory.access(at.granule) >= wanted
+    }
+
+    /// Whether the access may run free; otherwise the thread faults.
+    fn permitted(&mut self, number: usize, at: Address, wanted: Access) -> Result<bool, Failure> {
+        if self.allows(number, at, wanted) {
+            return Ok(true);
+        }
+        let thread = &mut self.threads[number];
+        let (id, waiter) = (thread.node, thread.waiter);
+        // Some machines do not say whether it was a load or a store, and some fault sources not who waits.
+        let mut one_in = |chances: u32| self.exploring && self.random.random_range(0..chances) == 0;
+        let (silent, in_kernel) = (one_in(4), one_in(4) && at.granule.0 < self.limits.region_granules);
+        thread.state = if in_kernel { State::FaultingInKernel(at) } else { State::Faulting(at) };
+        let wanted = if silent { Access::None } else { wanted };
+        self.enter(number, Activity::Fault { page: at.granule, wanted });
+        let engine = &mut self.nodes[id.index()].engine;
+        engine.handle_fault(at.granule, wanted, (!in_kernel).then_some(waiter));
+        self.pump(id)?;
+        Ok(false)
+    }
+
+    pub(super) fn load(
+        &mut self,
+        number: usize,
+        at: Address,
+        width: Width,
+        into: Register,
+    ) -> Result<(), Failure> {
+        if self.permitted(number, at, Access::Read)? {
+            self.load_freely(number, at, width, into);
+        }
+        Ok(())
+    }
+
+    pub(super) fn load_freely(&mut self, number: usize, at: Address, width: Width, into: Register) {
+        let value = self.load_from_frame(self.threads[number].node, at, width);
+        self.set(number, into, value);
+        self.threads[number].next += 1;
+        let Address { granule: page, offset } = at;
+        self.note(number, Event::Load { page, offset, bytes: width.bytes() as u8, value });
+    }
+
+    pub(super) fn store(
+        &mut self,
+        number: usize,
+        at: Address,
+        width: Width,
+        value: u64,
+    ) -> Result<(), Failure> {
+        if self.permitted(number, at, Access::Write)? {
+            self.store_freely(number, at, width, value);
+        }
+        Ok(())
+    }
+
+    pub(super) fn store_freely(&mut self, number: usize, at: Address, width: Width, value: u64) {
+        self.store_into_frame(self.threads[number].node, at, width, value);
+        self.threads[number].next += 1;
+        let Address { granule: page, offset } = at;
+        let bytes = width.bytes() as u8;
+        let value = if bytes < 8 { value & 0xff } else { value };
+        self.note(number, Event::Store { page, offset, bytes, value });
+    }
+}

@@ -1,0 +1,313 @@
+//! What program threads ask for, and how they wait. Each call returns when it is done.
+
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use hiroba_base::{Access, CondId, LockId, PageRange};
+use hiroba_memory::fault::{Fault, FaultKind, FaultOutcome};
+use hiroba_protocol::{Engine, Misuse, Outcome, Sync, Waiter};
+use hiroba_trace::Activity;
+use hiroba_wire::{AtomicOperation, AtomicOutcome, Collective};
+use rustix::event::{PollFd, PollFlags, poll};
+
+use super::Runtime;
+use crate::account::TimeClass;
+use crate::call_site;
+use crate::host::Core;
+use crate::signals::SignalsHeld;
+use crate::threads::{Answer, Call, Purpose};
+use crate::tracing::activity_of;
+
+/// What a program thread may leave queued for other nodes when it goes on computing; the diffs of one release come on top.
+const BACKLOG_BYTES_MAX: usize = 64 << 20;
+
+/// A sleeping thread looks up this often, to drive the fabric's timers.
+const NAP: Duration = Duration::from_millis(10);
+
+impl Runtime {
+    /// Has the engine do something for the calling thread, and waits for its answer.
+    fn ask(
+        &self,
+        class: TimeClass,
+        activity: Activity,
+        request: impl FnOnce(&mut dyn Engine, Waiter),
+    ) -> Outcome {
+        self.ask_as(Purpose::Call, class, activity, |core, waiter| request(&mut *core.engine, waiter))
+    }
+
+    fn ask_as(
+        &self,
+        purpose: Purpose,
+        class: TimeClass,
+        activity: Activity,
+        request: impl FnOnce(&mut Core, Waiter),
+    ) -> Outcome {
+        let waiter = self.waiter(purpose);
+        let inside = self.account.enter(&self.threads, class);
+        let quiet = self.begin_spinning();
+        let mut is_traced = false;
+        self.tell(|core| {
+            is_traced = self.trace_begin(inside.since(), || activity);
+            request(core, waiter);
+        });
+        let answer = self.wait_spinning(waiter, quiet);
+        if is_traced {
+            self.trace_end();
+        }
+        match answer {
+            Answer::Engine(outcome) => outcome,
+            Answer::Size(_) => self.fatal("expected an answer from the protocol, got one from the allocator"),
+        }
+    }
+
+    /// Has the core do something, with signals held back.
+    pub(crate) fn tell(&self, act: impl FnOnce(&mut Core)) {
+        let _signals = SignalsHeld::hold();
+        let mut core = self.core();
+        core.end_holds();
+        act(&mut core);
+        self.carry_out_all(&mut core);
+    }
+
+    /// What [`Fabric::begin_spinning`] says; said before a thread asks what it will wait for.
+    fn begin_spinning(&self) -> bool {
+        self.has_fabric() && self.fabric().begin_spinning()
+    }
+
+    /// Waits for an answer; serves whatever comes meanwhile ("waiting means serving").
+    pub(crate) fn wait(&self, waiter: Waiter) -> Answer {
+        let quiet = self.begin_spinning();
+        self.wait_spinning(waiter, quiet)
+    }
+
+    /// The same after [`begin_spinning`](Self::begin_spinning), which it ends.
+    fn wait_spinning(&self, waiter: Waiter, quiet: bool) -> Answer {
+        // Most answers are there at once. No handler of the program's uses this slot, so signals need not be held to look.
+        if let Some(answer) = self.threads.get(waiter).take() {
+            if quiet {
+                self.fabric().end_spinning();
+            }
+            return answer;
+        }
+        let signals = SignalsHeld::hold();
+        if !self.has_fabric() {
+            drop(signals);
+            return self.wait_alone(waiter);
+        }
+        self.poll_until(waiter, signals, quiet, || self.threads.get(waiter).take())
+    }
+
+    /// Polls the fabric, first awake and then asleep, until `done`. Spinning has begun.
+    fn poll_until<T>(
+        &self,
+        waiter: Waiter,
+        mut signals: SignalsHeld,
+        quiet: bool,
+        done: impl Fn() -> Option<T>,
+    ) -> T {
+        let slot = self.threads.get(waiter);
+        // Where nobody else is woken while this thread spins, the service thread need stand aside only while it sleeps.
+        let mut aside = !quiet;
+        if aside {
+            self.service.stand_aside(self.fabric());
+        }
+        let mut vigil = self.patience.begin();
+        let result = loop {
+            if self.receive().is_some_and(|count| count > 0) {
+                vigil.hear();
+            }
+            if let Some(result) = done() {
+                break result;
+            }
+            if vigil.goes_on() {
+                continue;
+            }
+            let nap = self.fabric().next_timeout().unwrap_or(NAP).min(NAP);
+            // The program's signal handlers run while the thread sleeps, and only then: nothing is locked.
+            self.threads.falls_asleep(waiter);
+            if !aside {
+                self.service.stand_aside(self.fabric());
+                aside = true;
+            }
+            self.fabric().end_spinning();
+            drop(signals);
+            if slot.sleeps() {
+                let bell = slot.bell().expect("the thread's slot has a bell");
+                let fabric = self.fabric().descriptor();
+                let mut sources = [PollFd::new(&fabric, PollFlags::IN), PollFd::new(&bell, PollFlags::IN)];
+                let _ = poll(&mut sources, Some(&crate::service::timespec(nap)));
+            }
+            slot.awake();
+            signals = SignalsHeld::hold();
+            self.fabric().begin_spinning();
+        };
+        self.threads.wakes_up(waiter);
+        self.fabric().end_spinning();
+        if aside {
+            self.service.resume(self.fabric());
+        }
+        if self.threads_per_node == 1 {
+            self.service.stay_near_caller();
+        }
+        result
+    }
+
+    /// Waits while more is queued for other nodes than [`BACKLOG_BYTES_MAX`]: after calls that send much and wait for nothing.
+    fn hold_back(&self, class: TimeClass) {
+        if !self.has_fabric() {
+            return;
+        }
+        let signals = SignalsHeld::hold();
+        let room = || (self.fabric().backlog_bytes_all() <= BACKLOG_BYTES_MAX).then_some(());
+        if room().is_none() {
+            let waiter = self.waiter(Purpose::Call);
+            let _inside = self.account.enter(&self.threads, class);
+            let quiet = self.begin_spinning();
+            self.poll_until(waiter, signals, quiet, room);
+        }
+    }
+
+    /// In a job of one node only another thread of this process can end the wait.
+    fn wait_alone(&self, waiter: Waiter) -> Answer {
+        let slot = self.threads.get(waiter);
+        loop {
+            self.threads.falls_asleep(waiter);
+            if slot.sleeps() {
+                let bell = slot.bell().expect("the thread's slot has a bell");
+                let _ = poll(&mut [PollFd::new(&bell, PollFlags::IN)], None);
+            }
+            slot.awake();
+            if let Some(answer) = slot.take() {
+                self.threads.wakes_up(waiter);
+                return answer;
+            }
+        }
+    }
+
+    /// A touch beyond access, in signal context on the faulting thread.
+    pub(super) fn fault(&self, fault: Fault) -> FaultOutcome {
+        if self.left.load(Ordering::Relaxed) || self.is_forked() {
+            return FaultOutcome::NotOurs;
+        }
+        let _signals = SignalsHeld::by_the_kernel();
+        let (class, wanted) = classify(fault.kind);
+        self.account.count_fault(class);
+        let request = |core: &mut Core, waiter| {
+            if wanted == Access::Write
+                && let Some(races) = &mut core.races
+            {
+                races.note_store(fault.page, fault.program_counter);
+            }
+            core.engine.handle_fault(fault.page, wanted, Some(waiter));
+        };
+        let activity = Activity::Fault { page: fault.page, wanted };
+        match self.ask_as(Purpose::Fault, class, activity, request) {
+            Outcome::Misuse(Misuse::NotAllocated(_)) => FaultOutcome::NotOurs,
+            _ => FaultOutcome::Resolved,
+        }
+    }
+
+    /// Takes a lock.
+    pub fn lock(&self, lock: LockId) {
+        self.synchronise("hiroba_lock", TimeClass::Lock, Sync::Acquire(lock));
+        self.account.tallies.lock_acquires.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Takes a lock if it is free; whether it was.
+    pub fn try_lock(&self, lock: LockId) -> bool {
+        let outcome = self.synchronise("hiroba_trylock", TimeClass::Lock, Sync::TryAcquire(lock));
+        let taken = outcome != Outcome::Refused;
+        self.account.tallies.lock_acquires.fetch_add(u64::from(taken), Ordering::Relaxed);
+        taken
+    }
+
+    /// Gives a lock up.
+    pub fn unlock(&self, lock: LockId) {
+        self.synchronise("hiroba_unlock", TimeClass::Lock, Sync::Release(lock));
+    }
+
+    /// Gives the lock up, waits for a signal, takes the lock again.
+    pub fn cond_wait(&self, cond: CondId, lock: LockId) {
+        self.synchronise("hiroba_cond_wait", TimeClass::Lock, Sync::Wait(cond, lock));
+        self.account.tallies.lock_acquires.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Wakes one waiter.
+    pub fn cond_signal(&self, cond: CondId) {
+        self.synchronise("hiroba_cond_signal", TimeClass::Lock, Sync::Signal(cond));
+    }
+
+    /// Wakes all waiters.
+    pub fn cond_broadcast(&self, cond: CondId) {
+        self.synchronise("hiroba_cond_broadcast", TimeClass::Lock, Sync::Broadcast(cond));
+    }
+
+    /// Meets all nodes.
+    pub fn barrier(&self) {
+        self.synchronise("hiroba_barrier", TimeClass::Barrier, Sync::Collective(Collective::Barrier));
+        self.account.tallies.barriers.fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(crate) fn synchronise(&self, name: &'static str, class: TimeClass, sync: Sync) -> Outcome {
+        let call = describe(name, sync);
+        let request = |engine: &mut dyn Engine, waiter| engine.handle_sync(sync, waiter);
+        let outcome = self.threads.in_call(call, || self.ask(class, activity_of(sync), request));
+        if matches!(sync, Sync::Release(_) | Sync::Publish(_)) {
+            self.hold_back(class);
+        }
+        if let Outcome::Misuse(misuse) = outcome {
+            self.fatal(&format!("{name}: {misuse}"));
+        }
+        outcome
+    }
+
+    /// Operates on an atomic word. `address` must be a multiple of 8 in allocated shared memory.
+    pub fn atomic(&self, call: &str, address: usize, operation: AtomicOperation) -> AtomicOutcome {
+        let page = self.memory.page_of(address).filter(|_| address.is_multiple_of(8));
+        let outcome = page.map(|page| {
+            let offset = (address % self.memory.granule().bytes()) as u32;
+            self.ask(TimeClass::Other, Activity::Atomic { page, offset }, |engine, waiter| {
+                engine.handle_atomic(page, offset, operation, waiter);
+            })
+        });
+        match outcome {
+            Some(Outcome::Atomic(outcome)) => outcome,
+            _ => self.fatal(&format!(
+                "{call}: expected the address of an 8-byte-aligned word in allocated shared memory, got 0x{address:x}"
+            )),
+        }
+    }
+
+    /// Hints that the bytes will be read soon.
+    pub fn prefetch(&self, address: usize, bytes: usize) -> bool {
+        let last = address.checked_add(bytes.saturating_sub(1)).and_then(|last| self.memory.page_of(last));
+        let (Some(first), Some(last)) = (self.memory.page_of(address), last) else { return false };
+        if bytes > 0 && self.has_fabric() {
+            let _inside = (self.trace_other(), self.account.enter(&self.threads, TimeClass::Other));
+            let pages = PageRange { first, count: last.0 - first.0 + 1 };
+            self.tell(|core| core.engine.handle_prefetch(pages));
+        }
+        true
+    }
+}
+
+/// What the calling thread is about to wait in, for reports.
+fn describe(name: &'static str, sync: Sync) -> Call {
+    let (arguments, lock) = match sync {
+        Sync::Acquire(lock) | Sync::TryAcquire(lock) | Sync::Release(lock) => {
+            ([Some(lock.0), None], Some(lock.0))
+        }
+        Sync::Wait(cond, lock) => ([Some(cond.0), Some(lock.0)], None),
+        Sync::Signal(cond) | Sync::Broadcast(cond) => ([Some(cond.0), None], None),
+        Sync::Collective(_) | Sync::Publish(_) => ([None, None], None),
+    };
+    Call { name, arguments, lock, site: call_site::noted() }
+}
+
+pub(crate) fn classify(kind: FaultKind) -> (TimeClass, Access) {
+    match kind {
+        FaultKind::Read => (TimeClass::ReadFault, Access::Read),
+        FaultKind::Write => (TimeClass::WriteFault, Access::Write),
+        FaultKind::Unknown => (TimeClass::ReadFault, Access::None),
+    }
+}

@@ -1,0 +1,62 @@
+//! What nodes tell each other of intervals: which pages changed in them, and how.
+
+use hiroba_base::{IntervalSeq, NodeId, PageId, PageSet, VectorTimestamp, VersionVector};
+use serde::{Deserialize, Serialize};
+
+use crate::control::CodeSite;
+
+/// Write notices of one interval: "these pages changed in interval `seq` of `node`".
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct IntervalNotice {
+    /// Whose interval.
+    pub node: NodeId,
+    /// Which of its intervals.
+    pub seq: IntervalSeq,
+    /// What changed.
+    pub pages: PageSet,
+}
+
+/// What a release hands to the acquirer: how far the releaser has seen, and the notices that the acquirer lacks.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Knowledge {
+    /// The releaser's vector timestamp.
+    pub timestamp: VectorTimestamp,
+    /// Notices of intervals that the acquirer has not seen.
+    pub notices: Vec<IntervalNotice>,
+    /// How many collectives the releaser has completed.
+    pub epoch: u64,
+    /// Some of it is later than the arrival of a node (the releaser or another) at the present collective: threads may
+    /// synchronise while another thread of their node waits there.
+    pub beyond_arrival: bool,
+}
+
+/// The changes that an interval made to one page.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PageDiff<'a> {
+    /// The page.
+    pub page: PageId,
+    /// Encoded runs (`hiroba_protocol::diff`); empty when only the version advances.
+    pub runs: &'a [u8],
+}
+
+/// What an interval changed in a page, as its writer keeps it until somebody asks.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct IntervalDiff<'a> {
+    /// The interval.
+    pub seq: IntervalSeq,
+    /// The page's version at the interval's end: what the change builds on, and the interval itself.
+    pub version: VersionVector,
+    /// Encoded runs (`hiroba_protocol::diff`); empty when only the version advances.
+    pub runs: &'a [u8],
+}
+
+/// Which bytes of a page an interval changed.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct WrittenPage {
+    /// The page.
+    pub page: PageId,
+    /// The changed bytes, ascending and disjoint.
+    pub ranges: Vec<core::ops::Range<u32>>,
+    /// The interval's first store to the page.
+    pub first_store: Option<CodeSite>,
+}

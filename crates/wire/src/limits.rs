@@ -1,0 +1,85 @@
+//! What the fields of messages are held to.
+
+use hiroba_base::{IntervalSeq, NodeId, PageId, PageSet, PageSize, VectorTimestamp, VersionVector};
+
+use crate::WireError;
+use crate::collective::{Collective, Placement};
+use crate::intervals::Knowledge;
+
+/// What bounds every field that a message carries.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// Nodes of the job.
+    pub nodes: u16,
+    /// Granules of the shared region.
+    pub region_granules: u64,
+    /// Bytes of a granule, in which pages are counted.
+    pub granule_bytes: u32,
+}
+
+impl Limits {
+    pub(crate) fn within(
+        field: &'static str,
+        expected: &'static str,
+        got: u64,
+        good: bool,
+    ) -> Result<(), WireError> {
+        if good { Ok(()) } else { Err(WireError::OutOfBounds { field, expected, got }) }
+    }
+
+    pub(crate) fn node(&self, node: NodeId) -> Result<(), WireError> {
+        Self::within("node", "a node of the job", u64::from(node.0), node.0 < self.nodes)
+    }
+
+    pub(crate) fn page(&self, page: PageId) -> Result<(), WireError> {
+        Self::within("page", "a page of the shared region", page.0, page.0 < self.region_granules)
+    }
+
+    pub(crate) fn pages(&self, field: &'static str, pages: &PageSet) -> Result<(), WireError> {
+        let ranges = pages.ranges().len() as u64;
+        let good = pages.is_well_formed(self.region_granules);
+        Self::within(field, "ascending, within the region", ranges, good)
+    }
+
+    pub(crate) fn word(&self, offset: u32) -> Result<(), WireError> {
+        let good = offset.is_multiple_of(8) && (offset as usize) < PageSize::MIB_2.bytes();
+        Self::within("offset of an atomic word", "a multiple of 8 within the page", u64::from(offset), good)
+    }
+
+    pub(crate) fn seq(&self, seq: IntervalSeq) -> Result<(), WireError> {
+        Self::within("interval", "1 or more", seq, seq > 0)
+    }
+
+    pub(crate) fn version(&self, version: &VersionVector) -> Result<(), WireError> {
+        let entries = version.entries().len() as u64;
+        Self::within(
+            "version vector entries",
+            "ascending nodes of the job",
+            entries,
+            version.is_well_formed(self.nodes),
+        )
+    }
+
+    pub(crate) fn timestamp(&self, timestamp: &VectorTimestamp) -> Result<(), WireError> {
+        let entries = timestamp.nodes();
+        let good = entries == usize::from(self.nodes);
+        Self::within("vector timestamp entries", "one a node", entries as u64, good)
+    }
+
+    pub(crate) fn collective(&self, collective: Collective, knowledge: &Knowledge) -> Result<(), WireError> {
+        if let Collective::Allocate { placement: Placement::On(node), .. } = collective {
+            self.node(node)?;
+        }
+        self.knowledge(knowledge)
+    }
+
+    pub(crate) fn knowledge(&self, knowledge: &Knowledge) -> Result<(), WireError> {
+        self.timestamp(&knowledge.timestamp)?;
+        for notice in &knowledge.notices {
+            self.node(notice.node)?;
+            self.seq(notice.seq)?;
+            self.pages("page ranges of a write notice", &notice.pages)?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,250 @@
+//! One message of each kind, and what is refused.
+
+use proptest::prelude::*;
+
+use super::*;
+use crate::intervals::IntervalNotice;
+use crate::pages::PAGES_PER_MESSAGE_MAX;
+
+const LIMITS: Limits = Limits { nodes: 4, region_granules: 100, granule_bytes: 4096 };
+
+fn samples() -> Vec<Message<'static>> {
+    let mut version = VersionVector::new();
+    version.advance(NodeId(2), 7);
+    let timestamp = VectorTimestamp::new(4);
+    let pages: PageSet = [3, 4, 9].into_iter().map(PageId).collect();
+    let moved = PageHandedOver {
+        page: PageId(3),
+        version: version.clone(),
+        moves: 2,
+        is_sent: true,
+        has_words: true,
+        turns: vec![(8, 3)],
+    };
+    let knowledge = Knowledge {
+        timestamp: timestamp.clone(),
+        notices: vec![IntervalNotice { node: NodeId(1), seq: 2, pages: pages.clone() }],
+        epoch: 3,
+        beyond_arrival: true,
+    };
+    vec![
+        Message::PageRequest { page: PageId(99), needed: version.clone() },
+        Message::PagesReply {
+            copies: vec![PageCopy { page: PageId(0), version: version.clone(), is_zero: false }],
+            content: &[7; 4096],
+        },
+        Message::PagesRequest {
+            wanted: vec![PagesWanted { needed: version.clone(), pages: pages.clone() }],
+            descending: true,
+        },
+        Message::StandingOrder { pages: pages.clone(), stands: true },
+        Message::PagesSupplied {
+            epoch: 7,
+            copies: vec![PageCopy { page: PageId(1), version: version.clone(), is_zero: false }],
+            content: &[9; 4096],
+        },
+        Message::Diffs { seq: 1, last: true, diffs: vec![PageDiff { page: PageId(5), runs: &[1, 2, 3] }] },
+        Message::LockRequest { lock: LockId(u32::MAX), timestamp: timestamp.clone() },
+        Message::LockForward { lock: LockId(1), requester: NodeId(3), timestamp: timestamp.clone() },
+        Message::LockGrant { lock: LockId(1), turn: 5, knowledge: knowledge.clone() },
+        Message::Arrive {
+            epoch: 1,
+            collective: Collective::Barrier,
+            caller: NodeId(3),
+            least: Some(VectorTimestamp::new(4)),
+            knowledge: knowledge.clone(),
+            moves: vec![HomeMoves { to: NodeId(2), pages: pages.clone() }],
+        },
+        Message::AtomicRequest {
+            ticket: 1,
+            page: PageId(1),
+            offset: 4088,
+            operation: AtomicOperation::FetchAdd(1),
+            needed: version.clone(),
+        },
+        Message::ProgramData { identity: 9, offset: 1, bytes: &[1, 2, 3] },
+        Message::Ownership { page: PageId(3), copyset: vec![NodeId(0), NodeId(3)], turns: vec![(8, 3)] },
+        Message::CopyRequest { page: PageId(3), requester: NodeId(1) },
+        Message::OwnershipRequest { page: PageId(3) },
+        Message::OwnershipForward { page: PageId(3), requester: NodeId(2) },
+        Message::InvalidateCopy { page: PageId(3) },
+        Message::CopyInvalidated { page: PageId(3) },
+        Message::EarlyDiffs { seq: 1, diffs: vec![PageDiff { page: PageId(5), runs: &[1, 2, 3] }] },
+        Message::LockTry { lock: LockId(2), timestamp: timestamp.clone() },
+        Message::LockTryForward { lock: LockId(2), requester: NodeId(0), timestamp: timestamp.clone() },
+        Message::LockTryOutcome { lock: LockId(2), requester: NodeId(0), granted: true },
+        Message::LockTryRefused { lock: LockId(2) },
+        Message::CondWait { cond: CondId(1), ticket: 4 },
+        Message::CondNoted { ticket: 4 },
+        Message::CondSignal { cond: CondId(1), all: true },
+        Message::CondWake { ticket: 4 },
+        Message::Depart {
+            epoch: 1,
+            collective: Collective::Barrier,
+            knowledge: knowledge.clone(),
+            moves: vec![HomeMoves { to: NodeId(2), pages: pages.clone() }],
+        },
+        Message::AtomicReply {
+            ticket: 1,
+            page: PageId(3),
+            outcome: AtomicOutcome { previous: 1, current: 2, written: true },
+            turn: 9,
+        },
+        Message::WrittenPages { seq: 1, timestamp, epoch: 0, interval_end: None, pages: Vec::new() },
+        Message::Publish { knowledge, count: 3 },
+        Message::Free { address: 4096 },
+        Message::SizeRequest { ticket: 1, address: 4096 },
+        Message::SizeReply { ticket: 1, bytes: Some(64) },
+        Message::EagerDiffs {
+            writer: NodeId(2),
+            diffs: vec![PageDiff { page: PageId(5), runs: &[1, 2, 3] }],
+        },
+        Message::DiffsPerformed { page: PageId(5), count: 3 },
+        Message::InvalidateCopies { transaction: 7, pages: pages.clone() },
+        Message::UpdateCopies { transaction: 7, diffs: vec![PageDiff { page: PageId(5), runs: &[1, 2, 3] }] },
+        Message::CopiesSettled { page: PageId(3), transaction: 7, left: pages.clone() },
+        Message::AtomicForward {
+            requester: NodeId(3),
+            ticket: 1,
+            page: PageId(1),
+            offset: 4088,
+            operation: AtomicOperation::Load,
+        },
+        Message::HomeTransfer { page: PageId(3), moves: 2, copyset: vec![NodeId(0)], turns: vec![(8, 3)] },
+        Message::HomeMoved { page: PageId(3), moves: 2 },
+        Message::HomeMovesHeard {
+            page: PageId(3),
+            held: vec![PagesHeld { version: moved.version.clone(), pages: pages.clone() }],
+        },
+        Message::HomeHandedOver { pages: vec![moved] },
+        Message::DiffsRequest { page: PageId(3), after: 0, through: 4 },
+        Message::DiffsReply {
+            page: PageId(3),
+            last: true,
+            diffs: vec![IntervalDiff { seq: 4, version: version.clone(), runs: &[0, 1, 9] }],
+        },
+        Message::DiffsCollected { page: PageId(3) },
+        Message::HoldRequest { page: PageId(3), version: version.clone() },
+        Message::Held { page: PageId(3), version: version.clone() },
+        Message::WordReply {
+            ticket: 1,
+            page: PageId(3),
+            outcome: AtomicOutcome { previous: 1, current: 2, written: true },
+            turn: 9,
+            version,
+        },
+        Message::Alive,
+    ]
+}
+
+#[test]
+fn messages_survive_the_wire() {
+    assert_eq!(samples().len(), Message::KINDS.len(), "one of each kind");
+    for message in samples() {
+        let bytes = message.encode();
+        let name = Message::KINDS[usize::from(bytes[0])];
+        let said = format!("{message:?}");
+        assert_eq!(said.split_whitespace().next(), Some(name), "{said}");
+        assert_eq!(Message::decode(&bytes, &LIMITS).as_ref(), Ok(&message));
+    }
+}
+
+#[test]
+fn fields_out_of_bounds_are_refused() {
+    let mut version = VersionVector::new();
+    version.advance(NodeId(4), 1);
+    let knowledge = Knowledge {
+        timestamp: VectorTimestamp::new(4),
+        notices: Vec::new(),
+        epoch: 0,
+        beyond_arrival: false,
+    };
+    // Each alone is within the region, all together are more pages than a message may name.
+    let all = PagesWanted { needed: VersionVector::new(), pages: (0..100).map(PageId).collect() };
+    let too_many = vec![all; PAGES_PER_MESSAGE_MAX as usize / 100 + 1];
+    let bad = [
+        Message::PageRequest { page: PageId(100), needed: VersionVector::new() },
+        Message::PageRequest { page: PageId(1), needed: version },
+        Message::PagesReply {
+            copies: vec![PageCopy { page: PageId(1), version: VersionVector::new(), is_zero: false }],
+            content: &[0; 4095],
+        },
+        Message::PagesReply { copies: Vec::new(), content: &[0; 4096] },
+        Message::PagesReply {
+            copies: vec![PageCopy { page: PageId(100), version: VersionVector::new(), is_zero: true }],
+            content: &[],
+        },
+        Message::PagesRequest { wanted: too_many, descending: false },
+        Message::StandingOrder { pages: [PageId(100)].into_iter().collect(), stands: true },
+        Message::PagesSupplied { epoch: 0, copies: Vec::new(), content: &[] },
+        Message::Arrive {
+            epoch: 0,
+            collective: Collective::Barrier,
+            caller: NodeId(4),
+            least: None,
+            knowledge: knowledge.clone(),
+            moves: Vec::new(),
+        },
+        Message::Depart {
+            epoch: 0,
+            collective: Collective::Barrier,
+            knowledge: knowledge.clone(),
+            moves: vec![HomeMoves { to: NodeId(4), pages: PageSet::new() }],
+        },
+        Message::Arrive {
+            epoch: 0,
+            collective: Collective::Barrier,
+            caller: NodeId(3),
+            least: Some(VectorTimestamp::new(5)),
+            knowledge,
+            moves: Vec::new(),
+        },
+        Message::Diffs { seq: 0, last: false, diffs: vec![] },
+        Message::EarlyDiffs { seq: 1, diffs: vec![PageDiff { page: PageId(100), runs: &[] }] },
+        Message::LockRequest { lock: LockId(0), timestamp: VectorTimestamp::new(5) },
+        Message::LockTryOutcome { lock: LockId(0), requester: NodeId(9), granted: true },
+        Message::Ownership { page: PageId(3), copyset: vec![NodeId(4)], turns: Vec::new() },
+        Message::OwnershipForward { page: PageId(100), requester: NodeId(1) },
+        Message::EagerDiffs { writer: NodeId(4), diffs: Vec::new() },
+        Message::EagerDiffs { writer: NodeId(3), diffs: vec![PageDiff { page: PageId(100), runs: &[] }] },
+        Message::UpdateCopies { transaction: 0, diffs: vec![PageDiff { page: PageId(100), runs: &[] }] },
+        Message::InvalidateCopies { transaction: 0, pages: (99..101).map(PageId).collect() },
+        Message::CopiesSettled { page: PageId(0), transaction: 0, left: (99..101).map(PageId).collect() },
+        Message::HomeTransfer { page: PageId(0), moves: 1, copyset: vec![NodeId(4)], turns: Vec::new() },
+        Message::HomeMoved { page: PageId(100), moves: 1 },
+        Message::AtomicRequest {
+            ticket: 0,
+            page: PageId(1),
+            offset: 4,
+            operation: AtomicOperation::Load,
+            needed: VersionVector::new(),
+        },
+    ];
+    for message in bad {
+        let bytes = message.encode();
+        assert!(
+            matches!(Message::decode(&bytes, &LIMITS), Err(WireError::OutOfBounds { .. })),
+            "{message:?}"
+        );
+    }
+    let mut trailing = samples()[0].encode();
+    trailing.push(0);
+    assert!(Message::decode(&trailing, &LIMITS).is_err());
+}
+
+proptest! {
+    #[test]
+    fn arbitrary_bytes_never_panic(bytes in proptest::collection::vec(any::<u8>(), 0..300)) {
+        let _ = Message::decode(&bytes, &LIMITS);
+    }
+
+    #[test]
+    fn mutated_messages_never_panic(which in 0usize..Message::KINDS.len(), at in any::<prop::sample::Index>(), value in any::<u8>(), cut in any::<prop::sample::Index>()) {
+        let mut bytes = samples()[which].encode();
+        let position = at.index(bytes.len());
+        bytes[position] = value;
+        let _ = Message::decode(&bytes, &LIMITS);
+        bytes.truncate(cut.index(bytes.len()));
+        let _ = Message::decode(&bytes, &LIMITS);
+    }
+}
