@@ -109,7 +109,7 @@ static inline void barrier(void)
 #endif
 }
 
-enum { LOCKS = 32 };
+enum { LOCKS = 1024 };
 #if defined(OPENMP)
 static omp_lock_t locks[LOCKS];
 #endif

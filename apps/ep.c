@@ -146,9 +146,11 @@ static size_t batch_count(void)
 static void work(void *argument)
 {
     const struct shared *s = argument;
+    struct span own = own_share(batch_count());
+    for (size_t number = own.first; number < own.end; number++)
+        s->batches[number] = (struct batch){0.0, 0.0, {0}};
     barrier();
     struct clocks begin = clocks();
-    struct span own = own_share(batch_count());
     for (size_t number = own.first; number < own.end; number++)
         tabulate(number, &s->batches[number]);
     barrier();

@@ -4,22 +4,22 @@
  *     hiroba cc -O3 -march=native -o lu lu.c -lm
  *     hiroba run -n 4 ./lu -n 2048
  *
- * Read `factor` first: it is the whole parallel program. Step k factors the block on the diagonal,
- * divides by it the blocks below and to the right, and subtracts their products from all blocks
- * behind those. The blocks are scattered over a grid of threads, so that all have work until the
- * end, and each is written by one thread alone. What a step needs first is made while the step
- * before still subtracts, so that nobody waits for it: the block on the diagonal, and, where the
- * grid has one row, the column below it. Then a step has one barrier, else a second one, after which
- * others read the divided blocks.
+ * Read `factor` first: it is the whole parallel program. Step k makes column k of blocks: it factors
+ * the block on the diagonal and divides by it those below. What these and the blocks of row k
+ * multiply to is subtracted from all blocks behind. Threads have columns in turn, so that all have work
+ * until the end, and each column is written by one thread alone. Nobody meets at a barrier: who makes
+ * a column holds its lock until then, and who needs it asks for the lock. Threads subtract one step
+ * behind, but for the column that they make next: so a column is made early, and travels to others
+ * while they still subtract the one before.
  *
- * A block's elements lie together, and so do the blocks of a thread, those of a column of blocks
- * one after the other: what a thread reads of another's column is one piece. There is no pivoting;
- * the diagonal is large enough to do without.
+ * A block's elements lie together, and so do the blocks of a column, from top to bottom: what a
+ * thread reads of another's is one piece. There is no pivoting; the diagonal is large enough to do
+ * without.
  */
 
 #include "common.h"
 
-static long n = 1024, edge = 16;
+static long n = 1024, edge = 64;
 
 static const struct option OPTIONS[] = {
     {"-n", "a number of rows", 1, 32768, &n, NULL},
@@ -44,22 +44,20 @@ static void print_help(void)
 
 /* ---- The matrix ------------------------------------------------------------------------------ */
 
-/* The threads stand in a grid; block (i, j) belongs to the one in row i modulo `grid_rows`, column
- * j modulo `grid_columns`. */
-static size_t threads, blocks, grid_rows, grid_columns; /* blocks along an edge */
-static size_t most_rows, section; /* blocks in a thread's column; doubles of a thread */
-static size_t unit_bytes;         /* what travels at once: not more than a thread's column */
+static size_t threads, blocks;  /* blocks along an edge */
+static size_t height, section;  /* doubles of a column of blocks, and of all those of a thread */
+static size_t unit_bytes;       /* what travels at once: not more than a column */
 
-static size_t owner_of(size_t i, size_t j)
+/* Column j of blocks belongs to the thread j modulo `threads`. */
+static size_t owner_of(size_t j)
 {
-    return i % grid_rows * grid_columns + j % grid_columns;
+    return j % threads;
 }
 
 /* Where a block begins; its elements stand row by row. */
 static double *block_at(double *matrix, size_t i, size_t j)
 {
-    size_t place = j / grid_columns * most_rows + i / grid_rows;
-    return matrix + owner_of(i, j) * section + place * (size_t)(edge * edge);
+    return matrix + owner_of(j) * section + j / threads * height + i * (size_t)(edge * edge);
 }
 
 /* An element of the matrix that is to be factored; each row's diagonal outweighs the rest. */
@@ -72,83 +70,115 @@ static double element(size_t row, size_t column)
 
 /* ---- Blocks ---------------------------------------------------------------------------------- */
 
-/* a = l u in place, l with ones on its diagonal. */
-static void factor_block(double *a, size_t b)
+/* Doubles that are worked on at once, as GCC and Clang know them. */
+enum { LANES = 8 };
+typedef double lanes __attribute__((vector_size(LANES * sizeof(double))));
+
+/* The kernels below work on tiles of so many columns: four rows of one stay in registers. */
+enum { TILE = 2 * LANES, ROWS = 4 };
+
+/* c = c - a b for four rows and TILE columns of c; rows of all three begin `stride` apart, those of a
+ * have `inner` elements. */
+static inline void subtract_tile(double *restrict c, const double *restrict left,
+                                 const double *restrict right, size_t inner, size_t stride)
 {
-    for (size_t k = 0; k < b; k++)
-        for (size_t i = k + 1; i < b; i++) {
-            double by = a[i * b + k] /= a[k * b + k];
-            for (size_t j = k + 1; j < b; j++)
-                a[i * b + j] -= by * a[k * b + j];
+    lanes rows[ROWS][2];
+    for (size_t r = 0; r < ROWS; r++)
+        for (size_t h = 0; h < 2; h++)
+            memcpy(&rows[r][h], c + r * stride + h * LANES, sizeof(lanes)); /* blocks begin anywhere */
+    for (size_t k = 0; k < inner; k++) {
+        lanes first, second;
+        memcpy(&first, right + k * stride, sizeof first);
+        memcpy(&second, right + k * stride + LANES, sizeof second);
+        for (size_t r = 0; r < ROWS; r++) {
+            rows[r][0] -= left[r * stride + k] * first;
+            rows[r][1] -= left[r * stride + k] * second;
         }
+    }
+    for (size_t r = 0; r < ROWS; r++)
+        for (size_t h = 0; h < 2; h++)
+            memcpy(c + r * stride + h * LANES, &rows[r][h], sizeof(lanes));
+}
+
+/* c = c - a b, c of so many rows and columns. */
+static inline void subtract_product(double *restrict c, const double *restrict left,
+                                    const double *restrict right, size_t rows, size_t inner,
+                                    size_t columns, size_t stride)
+{
+    size_t tiled_rows = rows - rows % ROWS, tiled_columns = columns - columns % TILE;
+    for (size_t j = 0; j < tiled_columns; j += TILE)
+        for (size_t i = 0; i < tiled_rows; i += ROWS)
+            subtract_tile(c + i * stride + j, left + i * stride, right + j, inner, stride);
+    for (size_t i = 0; i < rows; i++)
+        for (size_t k = 0; k < inner; k++)
+            for (size_t j = i < tiled_rows ? tiled_columns : 0; j < columns; j++)
+                c[i * stride + j] -= left[i * stride + k] * right[k * stride + j];
+}
+
+static inline size_t at_most(size_t most, size_t value)
+{
+    return value < most ? value : most;
+}
+
+/* a = l u in place, l with ones on its diagonal; a has so many rows and `width` columns, no more. */
+static void factor_strip(double *a, size_t rows, size_t width, size_t stride)
+{
+    for (size_t k = 0; k < width; k++)
+        for (size_t i = k + 1; i < rows; i++) {
+            double by = a[i * stride + k] /= a[k * stride + k];
+            for (size_t j = k + 1; j < width; j++)
+                a[i * stride + j] -= by * a[k * stride + j];
+        }
+}
+
+/* c = l \ c, l the lower part of so many rows of the diagonal's block. */
+static void divide_left(double *restrict c, const double *restrict diagonal, size_t rows,
+                        size_t columns, size_t stride)
+{
+    for (size_t first = 0; first < rows; first += TILE) {
+        size_t end = at_most(rows, first + TILE);
+        subtract_product(c + first * stride, diagonal + first * stride, c, end - first, first,
+                         columns, stride);
+        for (size_t i = first + 1; i < end; i++)
+            for (size_t k = first; k < i; k++)
+                for (size_t j = 0; j < columns; j++)
+                    c[i * stride + j] -= diagonal[i * stride + k] * c[k * stride + j];
+    }
 }
 
 /* c = c / u, u the upper part of the diagonal's block. */
 static void divide_right(double *restrict c, const double *restrict diagonal, size_t b)
 {
-    for (size_t k = 0; k < b; k++) {
-        double inverse = 1.0 / diagonal[k * b + k];
-        for (size_t i = 0; i < b; i++) {
-            double by = c[i * b + k] *= inverse;
-            for (size_t j = k + 1; j < b; j++)
-                c[i * b + j] -= by * diagonal[k * b + j];
+    for (size_t first = 0; first < b; first += TILE) {
+        size_t end = at_most(b, first + TILE);
+        subtract_product(c + first, c, diagonal + first, b, first, end - first, b);
+        for (size_t k = first; k < end; k++) {
+            double inverse = 1.0 / diagonal[k * b + k];
+            for (size_t i = 0; i < b; i++) {
+                double by = c[i * b + k] *= inverse;
+                for (size_t j = k + 1; j < end; j++)
+                    c[i * b + j] -= by * diagonal[k * b + j];
+            }
         }
     }
 }
 
-/* c = l \ c, l the lower part of the diagonal's block. */
-static void divide_left(double *restrict c, const double *restrict diagonal, size_t b)
+/* a = l u in place for a square, strip by strip. */
+static void factor_block(double *a, size_t b)
 {
-    for (size_t k = 0; k < b; k++)
-        for (size_t i = k + 1; i < b; i++)
-            for (size_t j = 0; j < b; j++)
-                c[i * b + j] -= diagonal[i * b + k] * c[k * b + j];
-}
-
-/* c = c - a b, four rows at a time. */
-static inline void subtract_product(double *restrict c, const double *restrict left,
-                                    const double *restrict right, size_t b)
-{
-    size_t i = 0;
-    for (; i + 4 <= b; i += 4)
-        for (size_t k = 0; k < b; k++) {
-            const double *row = right + k * b;
-            double *c0 = c + i * b, *c1 = c0 + b, *c2 = c1 + b, *c3 = c2 + b;
-            double l0 = left[i * b + k], l1 = left[(i + 1) * b + k];
-            double l2 = left[(i + 2) * b + k], l3 = left[(i + 3) * b + k];
-            for (size_t j = 0; j < b; j++) {
-                c0[j] -= l0 * row[j];
-                c1[j] -= l1 * row[j];
-                c2[j] -= l2 * row[j];
-                c3[j] -= l3 * row[j];
-            }
-        }
-    for (; i < b; i++)
-        for (size_t k = 0; k < b; k++)
-            for (size_t j = 0; j < b; j++)
-                c[i * b + j] -= left[i * b + k] * right[k * b + j];
-}
-
-enum { USUAL = 16 };
-
-/* The same for the usual size of blocks, whose rows stay in registers. */
-static void subtract_usual(double *restrict c, const double *restrict left,
-                           const double *restrict right)
-{
-    for (size_t i = 0; i < USUAL; i += 4) {
-        double rows[4][USUAL];
-        memcpy(rows, c + i * USUAL, sizeof rows);
-        for (size_t k = 0; k < USUAL; k++)
-            for (size_t r = 0; r < 4; r++)
-                for (size_t j = 0; j < USUAL; j++)
-                    rows[r][j] -= left[(i + r) * USUAL + k] * right[k * USUAL + j];
-        memcpy(c + i * USUAL, rows, sizeof rows);
+    for (size_t first = 0; first < b; first += TILE) {
+        size_t end = at_most(b, first + TILE), rest = b - end;
+        double *diagonal = a + first * b + first, *below = a + end * b + first;
+        factor_strip(diagonal, b - first, end - first, b);
+        divide_left(a + first * b + end, diagonal, end - first, rest, b);
+        subtract_product(a + end * b + end, below, a + first * b + end, rest, end - first, rest, b);
     }
 }
 
 /* ---- The parallel program -------------------------------------------------------------------- */
 
-enum { SUM_LOCK };
+/* The numbers of locks: of the sums, and behind it one for each column of blocks. */
+enum { SUM_LOCK, COLUMN_LOCK };
 
 /* What the threads share. */
 struct shared {
@@ -163,91 +193,62 @@ struct shared {
 static double set_up;
 static struct clocks elapsed;
 
-/* The first of the numbers `mine`, mine + count, ... that is at least `least`. */
-static size_t first_from(size_t least, size_t mine, size_t count)
+static bool owns(size_t j)
 {
-    return least + (mine + count - least % count) % count;
+    return j < blocks && owner_of(j) == thread_number();
 }
 
-static size_t own_row(void)
+/* A column's lock is held by its thread until the column is made. */
+static void keep_columns(void)
 {
-    return thread_number() / grid_columns;
+    for (size_t j = thread_number(); j < blocks; j += threads)
+        lock(COLUMN_LOCK + (unsigned)j);
 }
 
-static size_t own_column(void)
+/* Waits until another thread has made column k, and announces that it will be read. */
+static void await_column(const struct shared *s, size_t k)
 {
-    return thread_number() % grid_columns;
+    lock(COLUMN_LOCK + (unsigned)k);
+    unlock(COLUMN_LOCK + (unsigned)k);
+    read_soon(block_at(s->matrix, k, k), (blocks - k) * (size_t)(edge * edge) * sizeof(double));
 }
 
-/* Announces that a column's blocks from the diagonal on will be read, piece by piece. */
-static void announce(const struct shared *s, size_t k)
-{
-    for (size_t row = 0; row < grid_rows; row++) {
-        size_t first = first_from(k, row, grid_rows);
-        if (first < blocks && owner_of(first, k) != thread_number())
-            read_soon(block_at(s->matrix, first, k),
-                      ((blocks - 1 - first) / grid_rows + 1) * (size_t)(edge * edge) *
-                          sizeof(double));
-    }
-}
-
-/* Subtracts from a thread's blocks in column j behind the k-th row what step k takes from them. */
+/* Takes from column j what step k demands: its block in row k becomes one of the upper factor. */
 static void update_column(const struct shared *s, size_t k, size_t j)
 {
     const size_t b = (size_t)edge;
-    const double *right = block_at(s->matrix, k, j);
-    for (size_t i = first_from(k + 1, own_row(), grid_rows); i < blocks; i += grid_rows) {
-        double *to = block_at(s->matrix, i, j);
-        const double *left = block_at(s->matrix, i, k);
-        if (b == USUAL)
-            subtract_usual(to, left, right);
-        else
-            subtract_product(to, left, right, b);
-    }
+    double *above = block_at(s->matrix, k, j);
+    divide_left(above, block_at(s->matrix, k, k), b, b, b);
+    for (size_t i = k + 1; i < blocks; i++)
+        subtract_product(block_at(s->matrix, i, j), block_at(s->matrix, i, k), above, b, b, b, b);
 }
 
-/* Divides a thread's blocks below the k-th on the diagonal by that. */
-static void divide_column(const struct shared *s, size_t k)
+/* Makes what is left of column k blocks of the lower factor. */
+static void make_column(const struct shared *s, size_t k)
 {
-    if (k % grid_columns == own_column())
-        for (size_t i = first_from(k + 1, own_row(), grid_rows); i < blocks; i += grid_rows)
-            divide_right(block_at(s->matrix, i, k), block_at(s->matrix, k, k), (size_t)edge);
-}
-
-/* Makes the k-th block on the diagonal ready for its step, and the column below it, if that is
- * all of one thread. */
-static void begin_step(const struct shared *s, size_t k)
-{
-    if (k < blocks && owner_of(k, k) == thread_number())
-        factor_block(block_at(s->matrix, k, k), (size_t)edge);
-    if (k < blocks && grid_rows == 1)
-        divide_column(s, k);
+    factor_block(block_at(s->matrix, k, k), (size_t)edge);
+    for (size_t i = k + 1; i < blocks; i++)
+        divide_right(block_at(s->matrix, i, k), block_at(s->matrix, k, k), (size_t)edge);
+    unlock(COLUMN_LOCK + (unsigned)k);
 }
 
 static void factor(const struct shared *s)
 {
-    begin_step(s, 0);
-    barrier();
-    for (size_t k = 0; k < blocks; k++) {
-        size_t column = first_from(k + 1, own_column(), grid_columns);
-        announce(s, k);
-        if (grid_rows > 1)
-            divide_column(s, k);
-        if (k % grid_rows == own_row())
-            for (size_t j = column; j < blocks; j += grid_columns)
-                divide_left(block_at(s->matrix, k, j), block_at(s->matrix, k, k), (size_t)edge);
-        if (grid_rows > 1) { /* else these blocks are only for the thread that has divided them */
-            barrier();
-            announce(s, k);
+    if (owns(0))
+        make_column(s, 0);
+    for (size_t k = 0; k + 1 < blocks; k++) {
+        if (!owns(k))
+            await_column(s, k);
+        for (size_t j = k + 1; j < blocks; j++) {
+            if (owns(j) && k > 0) /* while column k travels */
+                update_column(s, k - 1, j);
+            if (owns(j) && j == k + 1) {
+                update_column(s, k, j);
+                make_column(s, j);
+            }
         }
-        if (column == k + 1 && column < blocks)
-            update_column(s, k, column);
-        begin_step(s, k + 1);
-        for (size_t j = column == k + 1 ? column + grid_columns : column; j < blocks;
-             j += grid_columns)
-            update_column(s, k, j);
-        barrier();
     }
+    barrier();
 }
 
 /* Calls `visit` for all elements of a thread's blocks. */
@@ -258,7 +259,7 @@ static void visit_blocks(double *matrix,
     const size_t b = (size_t)edge;
     for (size_t i = 0; i < blocks; i++)
         for (size_t j = 0; j < blocks; j++)
-            for (size_t e = 0; e < b * b && owner_of(i, j) == thread_number(); e++)
+            for (size_t e = 0; e < b * b && owns(j); e++)
                 visit(i * b + e / b, j * b + e % b, block_at(matrix, i, j) + e, sums);
 }
 
@@ -324,6 +325,7 @@ static void work(void *argument)
     struct sums own = {0, 0.0};
     double start = seconds();
     visit_blocks(s->matrix, fill, &own);
+    keep_columns();
     barrier();
     struct clocks filled = clocks();
     factor(s);
@@ -378,8 +380,7 @@ static void report(const struct shared *s)
     double operations = 2.0 / 3.0 * (double)n * (double)n * (double)n;
     printf("rows                     %ld\n", n);
     printf("block                    %ld\n", edge);
-    printf("threads                  %zu on %d nodes, %zu x %zu\n", threads, nodes, grid_rows,
-           grid_columns);
+    printf("threads                  %zu on %d nodes\n", threads, nodes);
     printf("largest error            %.3g of what rounding may do\n", s->sums->error);
     printf("checksum                 %016llx\n", (unsigned long long)s->sums->checksum);
     printf("seconds to set up        %.6f\n", set_up);
@@ -411,22 +412,19 @@ static bool prepare(void)
     blocks = (size_t)(n / edge);
     if (n % edge != 0)
         return complain("-b takes a divisor of the %ld rows, not %ld", n, edge);
-    for (grid_rows = 1; (grid_rows + 1) * (grid_rows + 1) <= threads; grid_rows++)
-        ;
-    while (threads % grid_rows != 0)
-        grid_rows--;
-    grid_columns = threads / grid_rows;
-    if (grid_columns > blocks)
-        return complain("a row of %zu blocks is too short for %zu threads, which stand %zu x %zu",
-                        blocks, threads, grid_rows, grid_columns);
-    most_rows = (blocks + grid_rows - 1) / grid_rows;
-    section = most_rows * ((blocks + grid_columns - 1) / grid_columns) * (size_t)(edge * edge);
+    if (threads > blocks)
+        return complain("%zu columns of blocks are too few for %zu threads", blocks, threads);
+    if (COLUMN_LOCK + blocks > LOCKS)
+        return complain("-b takes %ld or more for %ld rows: there are locks for %d columns of blocks",
+                        (n + LOCKS - COLUMN_LOCK - 1) / (LOCKS - COLUMN_LOCK), n,
+                        LOCKS - COLUMN_LOCK);
+    height = blocks * (size_t)(edge * edge);
     unit_bytes = LEAST_UNIT;
-    while (2 * unit_bytes <= MOST_UNIT &&
-           2 * unit_bytes <= most_rows * (size_t)(edge * edge) * sizeof(double))
+    while (2 * unit_bytes <= MOST_UNIT && 2 * unit_bytes <= height * sizeof(double))
         unit_bytes *= 2;
     size_t unit = unit_bytes / sizeof(double);
-    section = (section + unit - 1) / unit * unit;
+    height = (height + unit - 1) / unit * unit; /* no unit is of two columns */
+    section = (blocks + threads - 1) / threads * height;
     return true;
 }
 

@@ -1,15 +1,16 @@
 /*
- * mandelbrot: a square of the Mandelbrot set, its parts handed out one by one under a lock.
+ * mandelbrot: a square of the Mandelbrot set, its parts handed out one by one under locks.
  *
  *     hiroba cc -O3 -march=native -o mandelbrot mandelbrot.c -lm
  *     hiroba run -n 4 ./mandelbrot -o mandelbrot.png
  *
  * Read `compute` first: it is the whole parallel program. The square is cut into parts of some
- * rows; some take a hundred times as long as others, so nobody is given his parts beforehand.
- * Whoever has time takes the next number from a shared counter, under a lock, and writes what it
- * finds into the shared picture. The size, the place and the number of parts are those of the
- * second program that the authors of SMS measured: 4096 x 4096 points of 0.3 < x < 0.4,
- * 0.5 < y < 0.6 in 512 parts; theirs iterates z^2 - c, which is what -c minus does.
+ * rows; some take a hundred times as long as others, so nobody can be given his parts beforehand. Each
+ * thread has a queue of parts whose points lie in its node's memory, and takes one after the other,
+ * under the queue's lock; when they are gone it takes the last ones of others' queues. The size, the
+ * place and the number of parts are those of the second program that the authors of SMS measured:
+ * 4096 x 4096 points of 0.3 < x < 0.4, 0.5 < y < 0.6 in 512 parts, theirs all in one queue; theirs
+ * iterates z^2 - c, which is what -c minus does.
  *
  * What a point is does not depend on who computes it, so the checksum is the same on any number of
  * nodes, with --sequential, and in the form without Hiroba (see common.h).
@@ -123,13 +124,19 @@ static void compute_row(size_t row, float *values)
 
 /* ---- The parallel program -------------------------------------------------------------------- */
 
-enum { QUEUE_LOCK, SUM_LOCK };
+/* The numbers of locks: of the sums, and behind it one for each queue; queues share them if need be. */
+enum { SUM_LOCK, QUEUE_LOCK, QUEUE_LOCKS = LOCKS - QUEUE_LOCK };
+
+/* The parts that nobody has taken yet of those that a thread begins with. */
+struct queue {
+    size_t next, end;
+};
 
 /* What the threads share. */
 struct shared {
     float *values;            /* of the points, row by row */
-    uint32_t *taken;          /* how often each part was handed out */
-    long *next;               /* the part to hand out next */
+    struct parts queues;      /* of each thread */
+    struct parts taken;       /* of each thread: how often it took each part, one byte a part */
     struct sums {
         uint64_t checksum;
         uint64_t inside, without; /* points of the set; points that have no value */
@@ -140,21 +147,37 @@ struct shared {
 static struct clocks elapsed;
 static size_t threads;
 
+/* Takes a part out of a queue: the first of one's own, the last of another's, which he would come to
+ * last. False when there is none. */
+static bool take(const struct shared *s, size_t owner, size_t *part)
+{
+    struct queue *queue = part_of(s->queues, owner);
+    const unsigned queue_lock = QUEUE_LOCK + (unsigned)(owner % QUEUE_LOCKS);
+    lock(queue_lock);
+    bool some_left = queue->next < queue->end;
+    if (some_left)
+        *part = owner == thread_number() ? queue->next++ : --queue->end;
+    unlock(queue_lock);
+    return some_left;
+}
+
 static uint64_t compute(const struct shared *s)
 {
     uint64_t mine = 0;
-    for (;;) {
-        lock(QUEUE_LOCK);
-        long part = (*s->next)++;
-        unlock(QUEUE_LOCK);
-        if (part >= parts)
-            return mine;
-        s->taken[part]++;
+    unsigned char *taken = part_of(s->taken, thread_number());
+    for (size_t turn = 0; turn < threads;) {
+        size_t part;
+        if (!take(s, (thread_number() + turn) % threads, &part)) {
+            turn++; /* to the next queue; nothing is ever put into one again */
+            continue;
+        }
+        taken[part]++;
         mine++;
-        struct span rows = share_of((size_t)n, (size_t)part, (size_t)parts);
+        struct span rows = share_of((size_t)n, part, (size_t)parts);
         for (size_t row = rows.first; row < rows.end; row++)
             compute_row(row, s->values + row * (size_t)n);
     }
+    return mine;
 }
 
 /* Adds up this thread's share of the points: other ones than it has computed. */
@@ -182,14 +205,19 @@ static void add_up(const struct shared *s, uint64_t parts_computed)
 static void work(void *argument)
 {
     const struct shared *s = argument;
+    struct span own = own_share((size_t)parts);
+    *(struct queue *)part_of(s->queues, thread_number()) = (struct queue){own.first, own.end};
+    for (size_t part = own.first; part < own.end; part++) { /* no point has a value yet */
+        struct span rows = share_of((size_t)n, part, (size_t)parts);
+        memset(s->values + rows.first * (size_t)n, 0,
+               (rows.end - rows.first) * (size_t)n * sizeof *s->values);
+    }
     barrier();
     struct clocks start = clocks();
     uint64_t mine = compute(s);
     barrier();
-    if (keeps_time()) {
+    if (keeps_time())
         elapsed = since(start);
-        threads = thread_count();
-    }
     add_up(s, mine);
 }
 
@@ -248,10 +276,13 @@ static bool check_points(const struct shared *s)
 
 static bool check(const struct shared *s)
 {
-    for (long part = 0; part < parts; part++)
-        if (s->taken[part] != 1)
-            return complain("part %ld was handed out %u times, not once", part,
-                            (unsigned)s->taken[part]);
+    for (size_t part = 0; part < (size_t)parts; part++) {
+        unsigned times = 0;
+        for (size_t thread = 0; thread < threads; thread++)
+            times += ((unsigned char *)part_of(s->taken, thread))[part];
+        if (times != 1)
+            return complain("part %zu was handed out %u times, not once", part, times);
+    }
     if (s->sums->without != 0)
         return complain("%llu points were not computed", (unsigned long long)s->sums->without);
     float *own = malloc((size_t)n * sizeof *own);
@@ -296,10 +327,10 @@ static bool share(struct shared *s)
     /* A part is written at once by one thread, and read by others much later: so it travels whole. */
     size_t part_bytes = (size_t)n / (size_t)parts * (size_t)n * sizeof *s->values;
     s->values = shared_in_units((size_t)n * (size_t)n * sizeof *s->values, power_below(part_bytes));
-    s->taken = shared_zeroed((size_t)parts * sizeof *s->taken);
-    s->next = shared_zeroed(sizeof *s->next);
+    s->queues = shared_parts(threads, sizeof(struct queue));
+    s->taken = shared_parts(threads, (size_t)parts);
     s->sums = shared_zeroed(sizeof *s->sums);
-    if (s->values == NULL || s->taken == NULL || s->next == NULL || s->sums == NULL)
+    if (s->values == NULL || s->queues.start == NULL || s->taken.start == NULL || s->sums == NULL)
         return complain("no shared memory for %ld x %ld points: %s", n, n, strerror(errno));
     return true;
 }
@@ -320,6 +351,7 @@ static void report(const struct shared *s)
 static int run(void)
 {
     struct shared s;
+    threads = threads_in_all();
     share(&s);
     if (!all_agree())
         return 1;

@@ -89,15 +89,32 @@ static void add_rows(double *restrict c, const double *restrict a, const double 
             c[j] += a[k] * b[k * width + j];
 }
 
-static void multiply_tile(const struct shared *s, size_t tile_row, size_t tile_column)
+/* So many rows of tiles travel while one is worked on. */
+enum { AHEAD = 3 };
+
+/* Announces the rows of the right factor that the tiles from row k on are in. */
+static void announce(const struct shared *s, size_t k)
+{
+    const size_t width = (size_t)n;
+    if (k < width)
+        read_soon(s->factors[RIGHT] + k * width, least((size_t)tile, width - k) * width * sizeof(double));
+}
+
+/* A thread's first tile brings the right factor, of which all others have nothing left to fetch. */
+static void multiply_tile(const struct shared *s, size_t tile_row, size_t tile_column, bool is_first)
 {
     const size_t width = (size_t)n, edge = (size_t)tile;
     size_t first = tile_row * edge, end = least(first + edge, width);
     size_t left = tile_column * edge, columns = least(edge, width - left);
-    for (size_t k = 0; k < width; k += edge)
+    for (size_t k = 0; is_first && k < AHEAD * edge; k += edge)
+        announce(s, k);
+    for (size_t k = 0; k < width; k += edge) {
+        if (is_first)
+            announce(s, k + AHEAD * edge);
         for (size_t i = first; i < end; i++)
             add_rows(s->product + i * width + left, s->factors[LEFT] + i * width + k,
                      s->factors[RIGHT] + k * width + left, least(edge, width - k), columns);
+    }
 }
 
 static void multiply(const struct shared *s)
@@ -105,7 +122,7 @@ static void multiply(const struct shared *s)
     size_t edge = ((size_t)n + (size_t)tile - 1) / (size_t)tile; /* in tiles */
     struct span own = own_share(edge * edge);
     for (size_t t = own.first; t < own.end; t++)
-        multiply_tile(s, t / edge, t % edge);
+        multiply_tile(s, t / edge, t % edge, t == own.first);
 }
 
 static void fill(const struct shared *s, struct span rows)
@@ -114,6 +131,7 @@ static void fill(const struct shared *s, struct span rows)
         for (size_t j = 0; j < (size_t)n; j++) {
             s->factors[LEFT][i * (size_t)n + j] = element(LEFT, i, j);
             s->factors[RIGHT][i * (size_t)n + j] = element(RIGHT, i, j);
+            s->product[i * (size_t)n + j] = 0.0;
         }
 }
 
@@ -226,8 +244,10 @@ static bool share(struct shared *s)
 {
     size_t elements = (size_t)n * (size_t)n;
     s->factors[LEFT] = shared_zeroed(elements * sizeof(double));
-    s->factors[RIGHT] = shared_zeroed(elements * sizeof(double));
-    s->product = shared_zeroed(elements * sizeof(double));
+    /* Tiles are rows of many pages: of these, some rows travel, or are first touched, at once. */
+    size_t unit_bytes = power_below((size_t)tile * (size_t)n * sizeof(double) / 8);
+    s->factors[RIGHT] = shared_in_units(elements * sizeof(double), unit_bytes);
+    s->product = shared_in_units(elements * sizeof(double), unit_bytes);
     s->image = shared_zeroed((size_t)n * sizeof *s->image);
     s->sums = shared_zeroed(sizeof *s->sums);
     if (s->factors[LEFT] == NULL || s->factors[RIGHT] == NULL || s->product == NULL ||

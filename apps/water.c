@@ -6,10 +6,10 @@
  *
  * Read `move` first: it is the whole parallel program. Every thread has a block of molecules. For
  * each of them it computes the forces between it and the n / 2 molecules that follow, so each pair
- * is met once. What those forces do to other threads' molecules it collects in memory of its own,
- * and adds at the end of the phase to the shared forces, group by group of molecules, each under
- * its lock. Shared sums are whole numbers of a tiny unit, so that they are exact, in whatever order
- * the locks are taken.
+ * is met once. What those forces do to molecules it collects in memory of its own, and at the end of
+ * the phase gives to each other thread, in one piece, what is for that one's molecules. Sums are whole
+ * numbers of a tiny unit, so that they are exact, whoever has found what. What a thread writes and others
+ * read lies together, on its node: a step has two barriers, and brings two pieces from each other thread.
  *
  * A molecule has three sites, which are bound by springs: the flexible model SPC/Fw (Y. Wu,
  * H. L. Tepper, G. A. Voth, J. Chem. Phys. 124, 024503, 2006). Pairs further apart than half of the
@@ -227,7 +227,9 @@ static inline double share_at(double distance, double *slope)
     return 1.0 - t * t * t * (10.0 + t * (6.0 * t - 15.0));
 }
 
-/* The charges of two sites: their energy, and the forces that it makes. */
+/* The charges of two sites: their energy, and the forces that it makes. Compiled apart, that its loop
+ * vectorises whatever stands around the call. */
+__attribute__((noinline))
 static void add_charges(struct near *near, const double at[COORDINATES], size_t i, size_t j)
 {
     const double strength = COULOMB * CHARGE[i] * CHARGE[j];
@@ -321,17 +323,19 @@ static double meet_followers(const struct bench *b, struct near *near, size_t i,
 
 /* ---- What the threads share ------------------------------------------------------------------ */
 
-enum { SUM_LOCK, FIRST_GROUP_LOCK, MOST_GROUPS = LOCKS - FIRST_GROUP_LOCK };
+enum { SUM_LOCK };
 
 struct energies {
     double bound, pairs, kinetic;
 };
 
+/* Each thread has room of its own for what only it writes. */
 struct shared {
-    double (*position)[COORDINATES];
-    double (*motion)[DERIVATIVES - 1][COORDINATES]; /* derivatives times STEP^k / k! */
-    int64_t (*force)[COORDINATES];
-    struct energies *energies; /* after each step, block by block */
+    struct parts positions; /* of a thread's molecules, one after the other */
+    struct parts motions;   /* their derivatives times STEP^k / k! */
+    struct parts forces;    /* on them, in units */
+    struct parts given;     /* the forces on a thread's molecules that another one has found */
+    struct parts energies;  /* after each step, block by block */
     struct sums {
         uint64_t checksum;
     } *sums;
@@ -339,28 +343,85 @@ struct shared {
 
 static double set_up;
 static struct clocks elapsed;
-static size_t threads, blocks, groups; /* as many groups as threads, or locks */
+static size_t threads, blocks;
+
+static struct span molecules_of(size_t thread)
+{
+    struct span share = share_of(blocks, thread, threads);
+    return (struct span){molecules_of_block(share.first), molecules_of_block(share.end)};
+}
+
+/* The thread that has a block. */
+static size_t owner_of(size_t block)
+{
+    size_t each = blocks / threads, rest = blocks % threads; /* the first ones have one more */
+    size_t longer = rest * (each + 1);
+    return block < longer ? block / (each + 1) : rest + (block - longer) / each;
+}
+
+/* What a molecule has of parts with room for `bytes` bytes a molecule. */
+static void *of_molecule(struct parts parts, size_t i, size_t bytes)
+{
+    size_t owner = owner_of(i / BLOCK);
+    return (char *)part_of(parts, owner) + (i - molecules_of(owner).first) * bytes;
+}
+
+static double *position_of(const struct shared *s, size_t i)
+{
+    return of_molecule(s->positions, i, COORDINATES * sizeof(double));
+}
+
+typedef double motion[DERIVATIVES - 1][COORDINATES];
+
+static motion *motion_of(const struct shared *s, size_t i)
+{
+    return of_molecule(s->motions, i, sizeof(motion));
+}
+
+static int64_t *force_of(const struct shared *s, size_t i)
+{
+    return of_molecule(s->forces, i, COORDINATES * sizeof(int64_t));
+}
+
+static int64_t *given_by(const struct shared *s, size_t from, size_t to)
+{
+    return part_of(s->given, from * threads + to);
+}
+
+static struct energies *energies_of(const struct shared *s, long step, size_t block)
+{
+    struct energies *part = part_of(s->energies, owner_of(block));
+    return part + (size_t)step * blocks + block;
+}
 
 /* The molecules of the thread that calls. */
 static struct span own_molecules(void)
 {
-    struct span own = own_share(blocks);
-    return (struct span){molecules_of_block(own.first), molecules_of_block(own.end)};
+    return molecules_of(thread_number());
 }
 
-/* Adds what a thread has collected to the forces of all molecules. It begins with its own, so that
- * not all wait for one lock. */
-static void give_forces(const struct shared *s, const struct bench *b)
+/* Gives each thread the forces on its molecules that this one has found, and adds to the own ones
+ * what the others give. Collective. */
+static void exchange_forces(const struct shared *s, const struct bench *b)
 {
-    size_t begin = thread_number() * groups / threads;
-    for (size_t turn = 0; turn < groups; turn++) {
-        size_t group = (begin + turn) % groups;
-        struct span members = share_of((size_t)n, group, groups);
-        lock(FIRST_GROUP_LOCK + (unsigned)group);
-        for (size_t i = members.first; i < members.end; i++)
-            for (size_t c = 0; c < COORDINATES; c++)
-                s->force[i][c] += b->force[i * COORDINATES + c];
-        unlock(FIRST_GROUP_LOCK + (unsigned)group);
+    const size_t me = thread_number();
+    struct span own = own_molecules();
+    const size_t numbers = (own.end - own.first) * COORDINATES;
+    for (size_t to = 0; to < threads; to++) {
+        struct span theirs = molecules_of(to);
+        memcpy(to == me ? force_of(s, own.first) : given_by(s, me, to),
+               b->force + theirs.first * COORDINATES,
+               (theirs.end - theirs.first) * COORDINATES * sizeof *b->force);
+    }
+    barrier();
+    for (size_t from = 0; from < threads; from++)
+        if (from != me)
+            read_soon(given_by(s, from, me), numbers * sizeof(int64_t));
+    int64_t *force = force_of(s, own.first);
+    for (size_t turn = 1; turn < threads; turn++) {
+        const int64_t *given = given_by(s, (me + turn) % threads, me);
+        for (size_t k = 0; k < numbers; k++)
+            force[k] += given[k];
     }
 }
 
@@ -369,16 +430,23 @@ static void add_force(const struct bench *b, size_t molecule, size_t c, double f
     b->force[molecule * COORDINATES + c] += (int64_t)(force / UNIT);
 }
 
-/* The forces between all molecules, and the energies. Collective; the positions are there, and
- * the forces are zero. */
-static void find_forces(const struct shared *s, const struct bench *b, struct energies *energies)
+/* The forces between all molecules, and the energies. Collective; the positions are there. */
+static void find_forces(const struct shared *s, const struct bench *b, long step)
 {
     const size_t count = (size_t)n;
     struct near near;
-    read_soon(s->position, count * sizeof *s->position);
-    for (size_t i = 0; i < count; i++)
-        for (size_t c = 0; c < COORDINATES; c++)
-            b->position[c][i] = b->position[c][count + i] = s->position[i][c];
+    for (size_t turn = 1; turn < threads; turn++) {
+        struct span theirs = molecules_of((thread_number() + turn) % threads);
+        read_soon(position_of(s, theirs.first),
+                  (theirs.end - theirs.first) * COORDINATES * sizeof(double));
+    }
+    for (size_t turn = 0; turn < threads; turn++) { /* the own ones while the others travel */
+        struct span molecules = molecules_of((thread_number() + turn) % threads);
+        const double *position = position_of(s, molecules.first);
+        for (size_t i = molecules.first; i < molecules.end; i++)
+            for (size_t c = 0; c < COORDINATES; c++)
+                b->position[c][i] = b->position[c][count + i] = *position++;
+    }
     memset(b->force, 0, count * COORDINATES * sizeof *b->force);
     struct span own = own_share(blocks);
     for (size_t block = own.first; block < own.end; block++) {
@@ -386,8 +454,8 @@ static void find_forces(const struct shared *s, const struct bench *b, struct en
         struct energies sum = {0.0, 0.0, 0.0};
         for (size_t i = first; i < end; i++) {
             double force[COORDINATES] = {0.0};
-            sum.bound += bound_energy(s->position[i]);
-            add_bound_forces(s->position[i], force);
+            sum.bound += bound_energy(position_of(s, i));
+            add_bound_forces(position_of(s, i), force);
             sum.pairs += meet_followers(b, &near, i, force);
             for (size_t c = 0; c < COORDINATES; c++)
                 add_force(b, i, c, force[c]);
@@ -397,11 +465,10 @@ static void find_forces(const struct shared *s, const struct bench *b, struct en
                 add_force(b, j < count ? j : j - count, c, b->partial[c][j]);
                 b->partial[c][j] = 0.0;
             }
-        energies[block].bound = sum.bound;
-        energies[block].pairs = sum.pairs;
+        energies_of(s, step, block)->bound = sum.bound;
+        energies_of(s, step, block)->pairs = sum.pairs;
     }
-    give_forces(s, b);
-    barrier();
+    exchange_forces(s, b);
 }
 
 /* ---- The parallel program -------------------------------------------------------------------- */
@@ -409,24 +476,25 @@ static void find_forces(const struct shared *s, const struct bench *b, struct en
 /* The acceleration that a force gives, times STEP^2 / 2. */
 static double pushed(const struct shared *s, size_t i, size_t c)
 {
-    return 0.5 * STEP * STEP * ACCELERATION * UNIT * (double)s->force[i][c] / MASS[c / AXES];
+    return 0.5 * STEP * STEP * ACCELERATION * UNIT * (double)force_of(s, i)[c] / MASS[c / AXES];
 }
 
-/* Extrapolates: each derivative from those above it, as Taylor says. Clears the forces. */
+/* Extrapolates: each derivative from those above it, as Taylor says. */
 static void predict(const struct shared *s, size_t i)
 {
+    double *position = position_of(s, i);
+    motion *moving = motion_of(s, i);
     for (size_t c = 0; c < COORDINATES; c++) {
         double d[DERIVATIVES];
-        d[0] = s->position[i][c];
+        d[0] = position[c];
         for (size_t k = 1; k < DERIVATIVES; k++)
-            d[k] = s->motion[i][k - 1][c];
+            d[k] = (*moving)[k - 1][c];
         for (size_t k = 0; k + 1 < DERIVATIVES; k++)
             for (size_t l = DERIVATIVES - 1; l > k; l--)
                 d[l - 1] += d[l]; /* Pascal's triangle */
-        s->position[i][c] = d[0];
+        position[c] = d[0];
         for (size_t k = 1; k < DERIVATIVES; k++)
-            s->motion[i][k - 1][c] = d[k];
-        s->force[i][c] = 0;
+            (*moving)[k - 1][c] = d[k];
     }
 }
 
@@ -438,17 +506,19 @@ static const double CORRECTION[DERIVATIVES] = {863.0 / 6048, 665.0 / 1008, 1.0, 
  * the box. */
 static void correct(const struct shared *s, size_t i)
 {
+    double *position = position_of(s, i);
+    motion *moving = motion_of(s, i);
     for (size_t c = 0; c < COORDINATES; c++) {
-        double error = pushed(s, i, c) - s->motion[i][1][c];
-        s->position[i][c] += CORRECTION[0] * error;
+        double error = pushed(s, i, c) - (*moving)[1][c];
+        position[c] += CORRECTION[0] * error;
         for (size_t k = 1; k < DERIVATIVES; k++)
-            s->motion[i][k - 1][c] += CORRECTION[k] * error;
+            (*moving)[k - 1][c] += CORRECTION[k] * error;
     }
     for (size_t axis = 0; axis < AXES; axis++) {
-        double oxygen = s->position[i][axis];
+        double oxygen = position[axis];
         double shift = oxygen < 0.0 ? box : oxygen >= box ? -box : 0.0;
         for (size_t site = 0; site < SITES; site++)
-            s->position[i][site * AXES + axis] += shift;
+            position[site * AXES + axis] += shift;
     }
 }
 
@@ -456,19 +526,20 @@ static double kinetic_energy(const struct shared *s, size_t i)
 {
     double sum = 0.0;
     for (size_t c = 0; c < COORDINATES; c++) {
-        double velocity = s->motion[i][0][c] / STEP;
+        double velocity = (*motion_of(s, i))[0][c] / STEP;
         sum += 0.5 * MASS[c / AXES] * velocity * velocity / ACCELERATION;
     }
     return sum;
 }
 
-static void add_kinetic_energies(const struct shared *s, struct energies *energies)
+static void add_kinetic_energies(const struct shared *s, long step)
 {
     struct span own = own_share(blocks);
     for (size_t block = own.first; block < own.end; block++) {
-        energies[block].kinetic = 0.0;
+        double sum = 0.0;
         for (size_t i = molecules_of_block(block); i < molecules_of_block(block + 1); i++)
-            energies[block].kinetic += kinetic_energy(s, i);
+            sum += kinetic_energy(s, i);
+        energies_of(s, step, block)->kinetic = sum;
     }
 }
 
@@ -480,10 +551,10 @@ static void move(const struct shared *s, const struct bench *b)
         for (size_t i = own.first; i < own.end; i++)
             predict(s, i);
         barrier();
-        find_forces(s, b, s->energies + (size_t)step * blocks);
+        find_forces(s, b, step);
         for (size_t i = own.first; i < own.end; i++)
             correct(s, i);
-        add_kinetic_energies(s, s->energies + (size_t)step * blocks);
+        add_kinetic_energies(s, step);
     }
     barrier();
 }
@@ -513,16 +584,16 @@ static void begin(const struct shared *s, const struct bench *b)
             drift[axis] += velocity[axis] / (double)n;
     }
     for (size_t i = own.first; i < own.end; i++) {
-        place(i, s->position[i], velocity);
+        place(i, position_of(s, i), velocity);
         for (size_t c = 0; c < COORDINATES; c++)
-            s->motion[i][0][c] = (velocity[c] - drift[c % AXES]) * STEP;
+            (*motion_of(s, i))[0][c] = (velocity[c] - drift[c % AXES]) * STEP;
     }
     barrier();
-    find_forces(s, b, s->energies);
+    find_forces(s, b, 0);
     for (size_t i = own.first; i < own.end; i++)
         for (size_t c = 0; c < COORDINATES; c++)
-            s->motion[i][1][c] = pushed(s, i, c);
-    add_kinetic_energies(s, s->energies);
+            (*motion_of(s, i))[1][c] = pushed(s, i, c);
+    add_kinetic_energies(s, 0);
     barrier();
 }
 
@@ -547,15 +618,15 @@ static void work(void *argument)
     uint64_t checksum = 0;
     for (size_t i = own.first; i < own.end; i++)
         for (size_t c = 0; c < COORDINATES; c++) {
-            checksum += fingerprint(2 * (i * COORDINATES + c), bits_of(s->position[i][c]));
-            checksum += fingerprint(2 * (i * COORDINATES + c) + 1, bits_of(s->motion[i][0][c]));
-            s->force[i][c] = 0;
+            size_t index = 2 * (i * COORDINATES + c);
+            checksum += fingerprint(index, bits_of(position_of(s, i)[c]));
+            checksum += fingerprint(index + 1, bits_of((*motion_of(s, i))[0][c]));
         }
     lock(SUM_LOCK);
     s->sums->checksum += checksum;
     unlock(SUM_LOCK);
     barrier();
-    find_forces(s, &b, s->energies + ((size_t)steps + 1) * blocks); /* for the checks */
+    find_forces(s, &b, steps + 1); /* for the checks */
     free(b.memory);
 }
 
@@ -565,7 +636,7 @@ static struct energies energies_after(const struct shared *s, long step)
 {
     struct energies sum = {0.0, 0.0, 0.0};
     for (size_t block = 0; block < blocks; block++) {
-        const struct energies *e = &s->energies[(size_t)step * blocks + block];
+        const struct energies *e = energies_of(s, step, block);
         sum.bound += e->bound, sum.pairs += e->pairs, sum.kinetic += e->kinetic;
     }
     return sum;
@@ -599,7 +670,7 @@ static double energy_of(const struct shared *s, size_t molecule, const double p[
     double sum = bound_energy(p);
     for (size_t j = 0; j < (size_t)n; j++)
         if (j != molecule)
-            sum += pair_energy(p, s->position[j]);
+            sum += pair_energy(p, position_of(s, j));
     return sum;
 }
 
@@ -609,11 +680,11 @@ static bool check_forces(const struct shared *s, size_t molecule)
     const double apart = 1e-4;
     for (size_t c = 0; c < COORDINATES; c++) {
         double p[COORDINATES];
-        memcpy(p, s->position[molecule], sizeof p);
+        memcpy(p, position_of(s, molecule), sizeof p);
         p[c] += apart;
         double above = energy_of(s, molecule, p);
         p[c] -= 2.0 * apart;
-        double is = UNIT * (double)s->force[molecule][c];
+        double is = UNIT * (double)force_of(s, molecule)[c];
         double should = (energy_of(s, molecule, p) - above) / (2.0 * apart);
         if (!(fabs(is - should) <= 1e-3 + 1e-5 * fabs(should)))
             return complain("the force on coordinate %zu of molecule %zu is %.9g and should be %.9g",
@@ -638,7 +709,7 @@ static bool check_energies(const struct shared *s)
         return true;
     for (size_t i = 0; i < (size_t)n; i++)
         for (size_t j = i + 1; j < (size_t)n; j++)
-            should += pair_energy(s->position[i], s->position[j]);
+            should += pair_energy(position_of(s, i), position_of(s, j));
     if (!(fabs(now.pairs - should) <= 1e-9 * (fabs(should) + (double)n)))
         return complain("the energy of all pairs is %.12g and should be %.12g", now.pairs, should);
     return true;
@@ -650,10 +721,10 @@ static bool check(const struct shared *s)
         double momentum = 0.0, force = 0.0, size = 0.0;
         for (size_t i = 0; i < (size_t)n; i++)
             for (size_t site = 0; site < SITES; site++) {
-                double own = MASS[site] * s->motion[i][0][site * AXES + axis] / STEP;
+                double own = MASS[site] * (*motion_of(s, i))[0][site * AXES + axis] / STEP;
                 momentum += own;
                 size += fabs(own);
-                force += UNIT * (double)s->force[i][site * AXES + axis];
+                force += UNIT * (double)force_of(s, i)[site * AXES + axis];
             }
         if (!(fabs(momentum) <= 1e-9 * size))
             return complain("all molecules together move by %.3g along axis %zu", momentum, axis);
@@ -670,14 +741,15 @@ static bool check(const struct shared *s)
 
 static bool share(struct shared *s)
 {
-    const size_t count = (size_t)n;
-    s->position = shared_zeroed(count * sizeof *s->position);
-    s->motion = shared_zeroed(count * sizeof *s->motion);
-    s->force = shared_zeroed(count * sizeof *s->force);
-    s->energies = shared_zeroed(((size_t)steps + 2) * blocks * sizeof *s->energies);
+    const size_t most = (blocks + threads - 1) / threads * BLOCK;
+    s->positions = shared_parts(threads, most * COORDINATES * sizeof(double));
+    s->motions = shared_parts(threads, most * sizeof(motion));
+    s->forces = shared_parts(threads, most * COORDINATES * sizeof(int64_t));
+    s->given = shared_parts(threads * threads, most * COORDINATES * sizeof(int64_t));
+    s->energies = shared_parts(threads, ((size_t)steps + 2) * blocks * sizeof(struct energies));
     s->sums = shared_zeroed(sizeof *s->sums);
-    return (s->position != NULL && s->motion != NULL && s->force != NULL && s->energies != NULL &&
-            s->sums != NULL) ||
+    return (s->positions.start != NULL && s->motions.start != NULL && s->forces.start != NULL &&
+            s->given.start != NULL && s->energies.start != NULL && s->sums != NULL) ||
            complain("no shared memory for %ld molecules: %s", n, strerror(errno));
 }
 
@@ -720,7 +792,6 @@ static bool prepare(void)
 {
     threads = threads_in_all();
     blocks = ((size_t)n + BLOCK - 1) / BLOCK;
-    groups = threads < MOST_GROUPS ? threads : MOST_GROUPS;
     box = cbrt(VOLUME * (double)n);
     cutoff = 0.5 * box;
     switched = 0.9 * cutoff;

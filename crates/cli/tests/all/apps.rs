@@ -230,7 +230,7 @@ const PLANTED: [(&str, &str, &str); 12] = [
         "row < rows.end; row++)\n            compute_row",
         "row + 1 < rows.end; row++)\n            compute_row",
     ),
-    ("mandelbrot", "(*s->next)++", "(*s->next)++ / 2 * 2"),
+    ("mandelbrot", "taken[part]++;", "taken[part / 2 * 2]++;"),
     ("mandelbrot", "double next_x = x2 - y2", "double next_x = y2 - x2"),
     ("mandelbrot", "values[column + lane] = value[lane];", "values[column] = value[lane];"),
     ("jacobi", "i < own.end; i++)\n            relax_row", "i + 1 < own.end; i++)\n            relax_row"),
@@ -242,7 +242,7 @@ const PLANTED: [(&str, &str, &str); 12] = [
         "s->factors[RIGHT][i * (size_t)n + j] = element(RIGHT, i, j)",
         "s->factors[RIGHT][i * (size_t)n + j] = 1.0",
     ),
-    ("matmul", "multiply_tile(s, t / edge, t % edge)", "multiply_tile(s, t / edge, t % edge ^ (t == 3))"),
+    ("matmul", "t % edge, t == own.first)", "t % edge ^ (t == 3), t == own.first)"),
     (
         "histogram",
         "end < size && is_in_word(text, size, end)",

@@ -11,7 +11,7 @@ use crate::support::{Called, finish, hiroba, start};
 /// A program and arguments of a small problem.
 const PROBLEMS: [(&str, &[&str]); 4] = [
     ("fft", &["-n", "4096", "-r", "3"]),
-    ("lu", &["-n", "112", "-b", "16"]),
+    ("lu", &["-n", "240", "-b", "40"]),
     ("ocean", &["-n", "34", "-s", "3"]),
     ("water", &["-n", "125", "-s", "3"]),
 ];
@@ -38,12 +38,14 @@ fn every_job_finds_what_one_thread_finds() {
 /// Also numbers of transforms that end elsewhere, layouts that lie elsewhere, and blocks of other sizes.
 #[test]
 fn every_way_to_ask_is_answered() {
-    let cases: [(&str, &[&str]); 7] = [
+    let cases: [(&str, &[&str]); 9] = [
         ("fft", &["-n", "1024", "-r", "1", "-l", "rows"]),
         ("fft", &["-n", "256", "-r", "2", "-l", "rows"]),
         ("fft", &["-n", "64", "-r", "4"]),
+        ("lu", &["-n", "112", "-b", "16"]),
         ("lu", &["-n", "63", "-b", "7"]),
-        ("lu", &["-n", "40", "-b", "10"]),
+        ("lu", &["-n", "40", "-b", "5"]),
+        ("lu", &["-n", "192", "-b", "32"]),
         ("ocean", &["-n", "18", "-s", "1"]),
         ("water", &["-n", "98", "-s", "0"]),
     ];
@@ -61,9 +63,15 @@ fn bad_input_is_refused_before_any_work() {
         ("2", "fft", &["-n", "4"], "-n takes a number of points from 16 to 1073741824, not '4'"),
         ("2", "fft", &["-l", "columns"], "-l takes 'patches' or 'rows', not 'columns'"),
         ("5", "fft", &["-n", "16"], "16 points are 4 rows, too few for 5 threads"),
-        ("2", "lu", &["-n", "100"], "-b takes a divisor of the 100 rows, not 16"),
+        ("2", "lu", &["-n", "100"], "-b takes a divisor of the 100 rows, not 64"),
         ("2", "lu", &["-b", "0"], "-b takes a block's number of rows from 1 to 256, not '0'"),
-        ("3", "lu", &["-n", "32"], "a row of 2 blocks is too short for 3 threads, which stand 1 x 3"),
+        ("3", "lu", &["-n", "128"], "2 columns of blocks are too few for 3 threads"),
+        (
+            "2",
+            "lu",
+            &["-n", "2048", "-b", "2"],
+            "-b takes 3 or more for 2048 rows: there are locks for 1023 columns",
+        ),
         ("2", "ocean", &["-n", "256"], "-n takes a power of two and two, such as 258, not 256"),
         ("2", "ocean", &["-s", "x"], "-s takes a number of steps from 1"),
         ("5", "ocean", &["-n", "10"], "10 points an edge are too few for 5 threads, at most 4"),
@@ -91,15 +99,20 @@ fn help_is_help() {
 }
 
 /// Mistakes that the programs' own checks must find: in which source, what stands there, what is put in its place.
-const PLANTED: [(&str, &str, &str); 18] = [
+const PLANTED: [(&str, &str, &str); 19] = [
     ("fft", "patch_of(from, owner, own)", "patch_of(from, own, own)"),
     ("fft", "row < rows.end; row++) {\n        take_row", "row + 1 < rows.end; row++) {\n        take_row"),
     ("fft", "transform_rows(b, to, true);", "transform_rows(b, to, false);"),
     ("fft", "size_t power = row * column;", "size_t power = row * (column + (row == 3));"),
     ("fft", "r3[p] - y3 * i3[p]", "r3[p] + y3 * i3[p]"),
-    ("lu", "rows[r][j] -= left", "rows[r][j] += left"),
-    ("lu", "i += grid_rows)\n            divide_right", "i += 2 * grid_rows)\n            divide_right"),
-    ("lu", "(column == k + 1 && column < blocks)", "(column == k + 1 && column + 1 < blocks)"),
+    ("lu", "rows[r][1] -= left", "rows[r][1] += left"),
+    ("lu", "i++)\n        divide_right", "i += 2)\n        divide_right"),
+    ("lu", "owns(j) && k > 0)", "owns(j) && k > 1)"),
+    (
+        "lu",
+        "i < end; i++)\n            for (size_t k = first",
+        "i + 1 < end; i++)\n            for (size_t k = first",
+    ),
     ("lu", "*x = element(row, column);", "*x = element(row, column) + (row == 99 && column == 5) * 1e-6;"),
     ("ocean", "4.0 + extra + (double)wall", "4.0 + extra"),
     ("ocean", "TOLERANCE * right;", "1e-3 * right;"),
@@ -112,7 +125,11 @@ const PLANTED: [(&str, &str, &str); 18] = [
     ),
     ("ocean", "((first + second) + third)", "((first + second) - third)"),
     ("water", "fx[l] += pull * x, ", "fx[l] += 1.001 * pull * x, "),
-    ("water", "turn < groups; turn++", "turn + 1 < groups; turn++"),
+    (
+        "water",
+        "turn = 1; turn < threads; turn++) {\n        const int64_t *given",
+        "turn = 2; turn < threads; turn++) {\n        const int64_t *given",
+    ),
     ("water", "b->partial[c][j] = 0.0;", "b->partial[c][j] *= 0.5;"),
 ];
 

@@ -566,7 +566,7 @@ impl Fabric for ShmFabric {
             let sending = outbound.sending();
             statistics.messages_sent += sending.messages;
             statistics.datagrams_sent += sending.ring.frames;
-            statistics.bytes_sent += sending.ring.tail();
+            statistics.bytes_sent += sending.ring.frame_bytes;
         }
         statistics
     }

@@ -106,15 +106,17 @@ pub struct Producer {
     head: u64,
     /// Frames put in.
     pub frames: u64,
+    /// Bytes of these frames; not those of the ring that were skipped.
+    pub frame_bytes: u64,
 }
 
 impl Producer {
     /// The end of a ring that nothing went through yet.
     pub fn new(sender: NodeId, receiver: NodeId, ring_bytes: usize) -> Producer {
-        Producer { sender, receiver, ring_bytes, tail: 0, head: 0, frames: 0 }
+        Producer { sender, receiver, ring_bytes, tail: 0, head: 0, frames: 0, frame_bytes: 0 }
     }
 
-    /// Bytes ever put in.
+    /// Bytes ever put in or skipped.
     pub fn tail(&self) -> u64 {
         self.tail
     }
@@ -135,6 +137,7 @@ impl Producer {
             }
             self.tail += frame_bytes(fragment) as u64;
             self.frames += 1;
+            self.frame_bytes += frame_bytes(fragment) as u64;
             // SYNC POINT: pairs with the acquire in `Consumer::next`: who sees the tail sees the frame.
             board.ring_tail(self.sender).store(self.tail, Ordering::Release);
             if rest == 0 {

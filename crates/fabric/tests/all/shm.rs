@@ -467,6 +467,11 @@ fn a_pair_that_takes_turns_touches_little_of_its_ring() {
     }
     let taken = file(&files.boards[0]).metadata().unwrap().blocks() * 512;
     assert!(taken < 256 << 10, "{taken} bytes");
+    let sent = group[1].statistics().bytes_sent / 2000;
+    assert!(
+        (PAGE_BYTES as u64..PAGE_BYTES as u64 + 256).contains(&sent),
+        "{sent} bytes a message: of the ring none"
+    );
 }
 
 #[test]
