@@ -41,8 +41,8 @@ pub const HEAD_BYTES: usize = 8;
 /// By how much a seal lengthens a datagram, in bytes.
 pub const OVERHEAD_BYTES: usize = HEAD_BYTES + TAG_BYTES;
 
-/// Datagrams sealed under one key. At 32 KiB each they make 2³⁷ bytes, below the 2³⁸ that RFC 8446 §5.5 allows AES-GCM.
-pub const COUNTS_PER_KEY: u64 = 1 << 22;
+/// Datagrams sealed under one key. At 64 KiB each they make 2³⁷ bytes, below the 2³⁸ that RFC 8446 §5.5 allows AES-GCM.
+pub const COUNTS_PER_KEY: u64 = 1 << 21;
 
 /// Keeps these keys apart from those of other fabrics.
 const FABRIC: &[u8] = b"udp";

@@ -177,7 +177,9 @@ impl Receiver {
     fn join(&mut self, payload: &[u8], deliver: &mut dyn FnMut(Vec<u8>), messages: &mut BufferPool) {
         for frame in Frames::new(payload) {
             if frame.first {
-                self.partial = Some(messages.take(frame.bytes.len()));
+                let bytes = frame.bytes.len();
+                self.partial =
+                    Some(if frame.last { messages.take(bytes) } else { messages.take_large(bytes) });
             }
             let Some(partial) = &mut self.partial else { continue };
             if partial.len() + frame.bytes.len() > MESSAGE_BYTES_MAX {
