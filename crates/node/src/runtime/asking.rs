@@ -69,7 +69,7 @@ impl Runtime {
         self.carry_out_all(&mut core);
     }
 
-    /// What [`Fabric::begin_spinning`] says; said before a thread asks what it will wait for.
+    /// What [`Fabric::begin_spinning`](hiroba_fabric::Fabric::begin_spinning) says; said before a thread asks what it will wait for.
     fn begin_spinning(&self) -> bool {
         self.has_fabric() && self.fabric().begin_spinning()
     }
