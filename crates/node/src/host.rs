@@ -12,7 +12,7 @@ use hiroba_base::{Access, NodeId, PageId, PageRange, PageSet, PageSize, VersionV
 use hiroba_memory::{FaultSource, Twins};
 use hiroba_protocol::{Done, Effect, Engine, NewContent, PageToSend, ReadOutcome, diff};
 use hiroba_trace::Event;
-use hiroba_wire::{AtomicOperation, AtomicOutcome, Message, PageCopy};
+use hiroba_wire::{Ahead, AtomicOperation, AtomicOutcome, Message, PageCopy};
 
 use crate::account::TimeClass;
 use crate::lulls::Harvest;
@@ -321,7 +321,7 @@ impl Runtime {
     }
 
     /// Sends pages that are homed here, copied from their frames once.
-    fn send_pages(&self, core: &mut Core, to: NodeId, pages: Vec<PageToSend>, ahead_of: Option<u64>) {
+    fn send_pages(&self, core: &mut Core, to: NodeId, pages: Vec<PageToSend>, ahead_of: Option<Ahead>) {
         let mut content_bytes = 0;
         let mut copies = Vec::with_capacity(pages.len());
         for PageToSend { page, page_bytes, version } in pages {
@@ -339,7 +339,7 @@ impl Runtime {
         core.message.clear();
         let head = std::mem::take(&mut core.message);
         let message = match ahead_of {
-            Some(epoch) => Message::PagesSupplied { epoch, copies, content: &[] },
+            Some(ahead_of) => Message::PagesSupplied { ahead_of, copies, content: &[] },
             None => Message::PagesReply { copies, content: &[] },
         };
         core.message = message.encode_before_content(content_bytes, head);

@@ -369,6 +369,9 @@ pub trait Coherence: Debug + Send {
     /// The program's access to what notices have voided is gone.
     fn end_invalidation(&mut self, _site: &mut Site) {}
 
+    /// The node is about to hand a lock over to another one, which has seen the intervals of `seen`: sends ahead what goes with the lock.
+    fn hand_over(&mut self, _site: &mut Site, _lock: LockId, _to: NodeId, _seen: &VectorTimestamp) {}
+
     /// The node has got a lock, whose notices have taken the program's access to the pages in `voided`.
     fn begin_hold(&mut self, _site: &mut Site, _lock: LockId, _voided: &PageSet) {}
 

@@ -421,6 +421,9 @@ impl Consistency {
             match action {
                 LockAction::Send { to, message } => self.site.out.send(to, &message),
                 LockAction::Grant { to, lock, timestamp, turn } => {
+                    let Consistency { site, protocols, .. } = self;
+                    let all = protocols.all.iter_mut();
+                    all.for_each(|protocol| protocol.hand_over(site, lock, to, &timestamp));
                     let knowledge = self.knowledge_beyond(&timestamp);
                     self.site.out.send(to, &Message::LockGrant { lock, turn, knowledge });
                 }
@@ -723,11 +726,9 @@ impl Consistency {
             Message::LockGrant { lock, turn, knowledge } => {
                 let voided = self.absorb(knowledge, true);
                 let action = self.locks.handle_grant(*lock, *turn)?;
-                if !voided.is_empty() {
-                    let Consistency { site, protocols, .. } = self;
-                    let all = protocols.all.iter_mut();
-                    all.for_each(|protocol| protocol.begin_hold(site, *lock, &voided));
-                }
+                let Consistency { site, protocols, .. } = self;
+                let all = protocols.all.iter_mut();
+                all.for_each(|protocol| protocol.begin_hold(site, *lock, &voided));
                 self.carry_out([action]);
             }
             Message::Publish { knowledge, count } => {

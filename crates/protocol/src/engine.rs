@@ -7,7 +7,7 @@ use hiroba_base::{
     Access, CondId, IntervalSeq, LockId, NodeId, PageId, PageRange, PageSet, PageSize, VectorTimestamp,
     VersionVector,
 };
-use hiroba_wire::{AtomicOperation, AtomicOutcome, Collective, Message, Placement, WireError};
+use hiroba_wire::{Ahead, AtomicOperation, AtomicOutcome, Collective, Message, Placement, WireError};
 use thiserror::Error;
 
 use crate::{Fact, Protocol};
@@ -122,8 +122,8 @@ pub enum Effect {
         to: NodeId,
         /// The pages, one at least and in ascending order, no more than a message may carry.
         pages: Vec<PageToSend>,
-        /// Nobody has asked for them: they go ahead of the barrier before which so many collectives were over, as `PagesSupplied`.
-        ahead_of: Option<u64>,
+        /// Nobody has asked for them: as `PagesSupplied`, ahead of this.
+        ahead_of: Option<Ahead>,
     },
     /// Send `to` one `PagesReply` with the page as its twin has it: without what the program has written since.
     SendTwin {

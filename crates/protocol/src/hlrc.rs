@@ -87,7 +87,7 @@ use std::collections::{BTreeMap, VecDeque};
 use hiroba_base::{
     Access, IntervalSeq, LockId, NodeId, PageId, PageRange, PageSet, VectorTimestamp, VersionVector,
 };
-use hiroba_wire::{AtomicOperation, HomeMoves, Limits, Message, PageDiff, Ticket};
+use hiroba_wire::{Ahead, AtomicOperation, HomeMoves, Limits, Message, PageDiff, Ticket};
 use rustc_hash::FxHashMap;
 
 use self::habits::{Due, Habit};
@@ -327,6 +327,7 @@ impl Hlrc {
             self.give_copies(site, [(page_id, wanted)]);
             if is_trial {
                 self.note_use(site, page_id);
+                self.note_migrant(site, page_id);
             } else if rested {
                 self.follow_streams(site, located, false);
             }
@@ -335,7 +336,7 @@ impl Hlrc {
             page.standing.end_trial();
             page.wait(wanted, waiter);
             self.note_use(site, page_id);
-            self.note_migrant(page_id);
+            self.note_migrant(site, page_id);
             if !in_flight {
                 self.request_page(site, home, page_id);
             }
@@ -717,12 +718,12 @@ impl Coherence for Hlrc {
                 self.handle_pages_request(site, from, wanted, *descending)
             }
             Message::PagesReply { copies, content } => self.handle_pages_reply(site, copies, content),
-            Message::StandingOrder { pages, stands } => {
-                self.handle_order(site, from, pages, *stands);
+            Message::StandingOrder { lock, pages, stands } => {
+                self.handle_order(site, from, *lock, pages, *stands);
                 Ok(())
             }
-            Message::PagesSupplied { epoch, copies, content } => {
-                self.keep_supply(site, *epoch, copies, content)
+            Message::PagesSupplied { ahead_of, copies, content } => {
+                self.keep_supply(site, *ahead_of, copies, content)
             }
             Message::Diffs { seq, last, diffs } => self.handle_diffs(site, from, *seq, *last, diffs),
             Message::AtomicRequest { ticket, page, offset, operation, needed } => {
@@ -822,16 +823,17 @@ impl Coherence for Hlrc {
         self.end_rest(site);
     }
 
+    fn hand_over(&mut self, site: &mut Site, lock: LockId, to: NodeId, seen: &VectorTimestamp) {
+        self.send_with_lock(site, lock, to, seen);
+    }
+
     fn begin_hold(&mut self, site: &mut Site, lock: LockId, voided: &PageSet) {
+        self.expect_supplies(site, Ahead::Grant(lock));
         self.fetch_migrants(site, lock, voided);
     }
 
     fn take_supplies(&mut self, site: &mut Site) {
-        self.expect_supplies(site);
-        // What was written of the pages that are void now, the host is about to say.
-        if self.watch.voided.is_empty() {
-            self.take_expected(site);
-        }
+        self.expect_supplies(site, Ahead::Collective(site.collectives_done));
     }
 
     fn begin_phase(&mut self, site: &mut Site, voided: &PageSet) {

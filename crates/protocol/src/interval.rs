@@ -84,6 +84,11 @@ impl IntervalLog {
             .collect()
     }
 
+    /// The latest interval of a writer that has changed the page, as far as the log knows.
+    pub fn latest(&self, node: NodeId, page: PageId) -> Option<IntervalSeq> {
+        self.writers[node.index()].latest.get(&page).copied()
+    }
+
     /// Forgets what everybody has seen: all intervals up to `timestamp`.
     pub fn forget_through(&mut self, timestamp: &VectorTimestamp) {
         for (index, writer) in self.writers.iter_mut().enumerate() {

@@ -20,4 +20,4 @@ pub use intervals::{IntervalDiff, IntervalNotice, Knowledge, PageDiff, WrittenPa
 pub use limits::Limits;
 pub use message::{AtomicOperation, AtomicOutcome, Message, Ticket};
 pub use moves::{HomeMoves, MOVES_PER_HOME_MAX, PageHandedOver, PagesHeld};
-pub use pages::{PAGES_PER_MESSAGE_MAX, PageCopy, PagesWanted};
+pub use pages::{Ahead, PAGES_PER_MESSAGE_MAX, PageCopy, PagesWanted};

@@ -9,7 +9,7 @@ use crate::control::CodeSite;
 use crate::intervals::{IntervalDiff, Knowledge, PageDiff, WrittenPage};
 use crate::limits::Limits;
 use crate::moves::{HomeMoves, PageHandedOver, PagesHeld};
-use crate::pages::{PageCopy, PagesWanted};
+use crate::pages::{Ahead, PageCopy, PagesWanted};
 
 /// An operation on one naturally aligned 64-bit word.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -69,15 +69,18 @@ pub enum Message<'a> {
     },
     /// To a home: a standing order, or the end of one.
     StandingOrder {
-        /// Pages that the sender reads after every barrier at which it hears that they have changed.
+        /// The lock with which they are to come; else ahead of barriers.
+        lock: Option<LockId>,
+        /// Pages that the sender reads whenever it hears, with that lock or at a barrier, that they have changed.
         pages: PageSet,
         /// They are to be sent unasked from now on; else not any more.
         stands: bool,
     },
-    /// From a home that arrives at a barrier: pages that it has changed since the last one, for which there are standing orders.
+    /// Pages that nobody has asked for: from a home that arrives at a barrier, those that it has changed since the last one and for which there
+    /// are standing orders; from who hands a lock over, those that go with it.
     PagesSupplied {
-        /// How many collectives were over before.
-        epoch: u64,
+        /// What they go ahead of, on its way or soon.
+        ahead_of: Ahead,
         /// The pages, no more than [`PAGES_PER_MESSAGE_MAX`](crate::PAGES_PER_MESSAGE_MAX).
         copies: Vec<PageCopy>,
         /// Their bytes, one after the other, without those that are all zero.

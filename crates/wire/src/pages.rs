@@ -1,6 +1,6 @@
 //! Messages that carry many pages.
 
-use hiroba_base::{PageId, PageSet, PageSize, VersionVector};
+use hiroba_base::{LockId, PageId, PageSet, PageSize, VersionVector};
 use serde::{Deserialize, Serialize};
 
 use crate::{Limits, Message, WireError};
@@ -15,6 +15,15 @@ pub struct PagesWanted {
     pub needed: VersionVector,
     /// The pages.
     pub pages: PageSet,
+}
+
+/// What pages that nobody has asked for go ahead of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Ahead {
+    /// The end of a collective, before which so many others were over.
+    Collective(u64),
+    /// The grant of a lock.
+    Grant(LockId),
 }
 
 /// One page of several that come together.

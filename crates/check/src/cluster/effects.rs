@@ -46,7 +46,7 @@ impl<E: Engine> Cluster<E> {
                 });
                 let (copies, content) = (copies.collect(), &content[..]);
                 let message = match ahead_of {
-                    Some(epoch) => Message::PagesSupplied { epoch, copies, content },
+                    Some(ahead_of) => Message::PagesSupplied { ahead_of, copies, content },
                     None => Message::PagesReply { copies, content },
                 };
                 self.send(id, to, message.encode());

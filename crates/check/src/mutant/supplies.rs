@@ -118,10 +118,10 @@ impl Mutation for Planted {
 
     fn on_send(&mut self, from: NodeId, to: NodeId, bytes: Vec<u8>, limits: &Limits) -> Vec<(Vec<u8>, bool)> {
         let bytes = match Message::decode(&bytes, limits) {
-            Ok(Message::PagesSupplied { epoch, mut copies, content }) => {
+            Ok(Message::PagesSupplied { ahead_of, mut copies, content }) => {
                 let content = self.alter_content(to, &copies, content);
                 self.alter_versions(from, to, &mut copies, limits.nodes);
-                Message::PagesSupplied { epoch, copies, content: &content }.encode()
+                Message::PagesSupplied { ahead_of, copies, content: &content }.encode()
             }
             _ => bytes,
         };

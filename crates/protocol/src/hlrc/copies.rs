@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use hiroba_base::{Access, NodeId, PageId, PageRange, PageSet, VersionVector};
-use hiroba_wire::{Message, PAGES_PER_MESSAGE_MAX, PageCopy, PagesWanted};
+use hiroba_wire::{Ahead, Message, PAGES_PER_MESSAGE_MAX, PageCopy, PagesWanted};
 
 use super::{Fetch, Hlrc, HomeRequest, Page, PendingRequest};
 use crate::coherence::Site;
@@ -149,8 +149,14 @@ impl Hlrc {
         self.send_all(site, to, pages, None);
     }
 
-    /// Sends pages as they are: because they were asked for, or ahead of a barrier.
-    pub(super) fn send_all(&mut self, site: &mut Site, to: NodeId, pages: &[PageId], ahead_of: Option<u64>) {
+    /// Sends pages that are homed here as they are: because they were asked for, or ahead of a barrier.
+    pub(super) fn send_all(
+        &mut self,
+        site: &mut Site,
+        to: NodeId,
+        pages: &[PageId],
+        ahead_of: Option<Ahead>,
+    ) {
         self.share(site, pages.iter().copied());
         let mut reply = Vec::new();
         let mut bytes = 0;
@@ -168,7 +174,7 @@ impl Hlrc {
     }
 }
 
-fn send_reply(site: &mut Site, to: NodeId, mut pages: Vec<PageToSend>, ahead_of: Option<u64>) {
+fn send_reply(site: &mut Site, to: NodeId, mut pages: Vec<PageToSend>, ahead_of: Option<Ahead>) {
     if !pages.is_empty() {
         pages.sort_unstable_by_key(|page| page.page);
         site.out.push(Effect::SendPages { to, pages, ahead_of });

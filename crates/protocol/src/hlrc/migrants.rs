@@ -9,9 +9,11 @@
 //! program must fault once more to renew that.
 
 use hiroba_base::{LockId, PageId, PageSet};
+use hiroba_wire::Message;
 
 use super::Hlrc;
 use super::habits::{BELIEVED_MAX, BELIEVED_MIN};
+use super::supplies::ENDS_MAX;
 use crate::coherence::Site;
 
 /// What is known of a page's use behind a lock.
@@ -23,6 +25,29 @@ pub(super) struct Migrant {
     believed: u8,
     /// How many times it was when the program last faulted on it.
     trust: u8,
+    /// Its home has an order to send it ahead of this lock, if it hands that over.
+    ordered_with: Option<LockId>,
+    /// So many such orders have ended.
+    ends: u8,
+}
+
+impl Migrant {
+    /// Whether its home is to send it ahead of this lock.
+    pub(super) fn is_ordered_with(&self, lock: LockId) -> bool {
+        self.ordered_with == Some(lock)
+    }
+
+    /// The home that had an order is none any more.
+    pub(super) fn forget_order(&mut self) {
+        self.ordered_with = None;
+    }
+
+    /// Whether it is given to the program without a fault this time.
+    pub(super) fn believe(&mut self) -> bool {
+        let left = self.believed.checked_sub(1);
+        self.believed = left.unwrap_or_default();
+        left.is_some()
+    }
 }
 
 impl Hlrc {
@@ -33,11 +58,30 @@ impl Hlrc {
     }
 
     /// A thread has faulted on the page, which was absent.
-    pub(super) fn note_migrant(&mut self, page_id: PageId) {
+    pub(super) fn note_migrant(&mut self, site: &mut Site, page_id: PageId) {
+        let home = site.locate(page_id).home;
+        let may_order = self.supplies.is_on && site.fetches_ahead && !self.reach.includes(home);
         let migrant = &mut self.pages.entry(page_id).or_default().migrant;
-        if migrant.lost_with.is_some() {
-            migrant.trust = (migrant.trust * 2).clamp(BELIEVED_MIN, BELIEVED_MAX);
-            migrant.believed = migrant.trust;
+        let Some(lock) = migrant.lost_with else { return };
+        let has_proved_right = migrant.trust > 0;
+        migrant.trust = (migrant.trust * 2).clamp(BELIEVED_MIN, BELIEVED_MAX);
+        migrant.believed = migrant.trust;
+        let is_due = has_proved_right || self.supplies.is_hasty;
+        if may_order && is_due && migrant.ordered_with.is_none() && migrant.ends < ENDS_MAX {
+            migrant.ordered_with = Some(lock);
+            let pages = [page_id].into_iter().collect();
+            site.out.send(home, &Message::StandingOrder { lock: Some(lock), pages, stands: true });
+        }
+    }
+
+    /// Supplies of the page with its lock are of no use.
+    pub(super) fn end_lock_order(&mut self, site: &mut Site, page_id: PageId) {
+        let migrant = &mut self.pages.entry(page_id).or_default().migrant;
+        (migrant.believed, migrant.trust) = (0, 0);
+        if let Some(lock) = migrant.ordered_with.take() {
+            migrant.ends += 1;
+            let (home, pages) = (site.locate(page_id).home, [page_id].into_iter().collect());
+            site.out.send(home, &Message::StandingOrder { lock: Some(lock), pages, stands: false });
         }
     }
 
@@ -50,9 +94,9 @@ impl Hlrc {
         for page_id in invalidated.iter() {
             let migrant = &mut self.pages.entry(page_id).or_default().migrant;
             if migrant.lost_with != Some(lock) {
-                *migrant = Migrant { lost_with: Some(lock), ..Migrant::default() };
-            } else if migrant.believed > 0 {
-                migrant.believed -= 1;
+                migrant.lost_with = Some(lock);
+                self.end_lock_order(site, page_id);
+            } else if !self.supplies.expects(page_id) && migrant.believe() {
                 wanted.push(page_id);
             }
         }

@@ -25,14 +25,17 @@
 //! taken only if it has all that the reader has heard of *and all that the reader has written itself* (a diff may have crossed it). Nobody waits for
 //! one: where it comes too late, or is of no use, the page is fetched like any other. So home and reader need not agree on which orders stand.
 //!
+//! Pages come with a lock in the same way ([`migrants`](super::migrants)): if a page's home hands the lock over, it sends what is ordered with it first, and
+//! that waits for the grant.
+//!
 //! While a page has orders, its home takes it for shared and watches it, so that each change has a notice, and is supplied, at the very next barrier.
 
 use core::ops::Range;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use hiroba_base::{NodeId, PageId, PageSet, VersionVector};
-use hiroba_wire::{Message, PageCopy};
+use hiroba_base::{LockId, NodeId, PageId, PageSet, VectorTimestamp, VersionVector};
+use hiroba_wire::{Ahead, Message, PageCopy};
 use rustc_hash::FxHashMap;
 
 use super::copies::{Taken, check_all_found, find_content};
@@ -45,7 +48,7 @@ use crate::{NewContent, ProtocolError};
 const ORDERED_BYTES_MAX: u64 = 4 << 20;
 
 /// An order that has ended so often was a mistake: it is not placed again.
-const ENDS_MAX: u8 = 3;
+pub(super) const ENDS_MAX: u8 = 3;
 
 /// What a reader knows of a page's order.
 #[derive(Clone, Copy, Debug, Default)]
@@ -66,26 +69,27 @@ impl Standing {
 /// Orders and supplies of a node, as reader and as home.
 #[derive(Debug, Default)]
 pub(super) struct Supplies {
-    is_on: bool,
+    pub(super) is_on: bool,
     /// Orders are placed when a page's habit begins, for tests: else when it has proved right.
-    is_hasty: bool,
+    pub(super) is_hasty: bool,
     /// Orders to be placed (or to end) when this node comes to the next barrier, by home.
     news: BTreeMap<(NodeId, bool), PageSet>,
     /// Bytes of pages for which there are orders, by home.
     ordered_bytes: FxHashMap<NodeId, u64>,
-    /// What has come for barriers that are not over here.
+    /// What has come ahead of barriers that are not over here, and of locks.
     came: Vec<Supply>,
-    /// What has come for the barrier that has just ended, until it is taken.
+    /// What has come ahead of what has just happened, until it is taken.
     expected: BTreeMap<PageId, Supply>,
-    /// Home: what readers have ordered.
+    /// Home: what readers have ordered ahead of barriers.
     orders: BTreeMap<NodeId, PageSet>,
+    /// Home: what readers have ordered with locks.
+    lock_orders: FxHashMap<(LockId, NodeId), PageSet>,
 }
 
 /// A page that has come unasked.
 #[derive(Debug)]
 struct Supply {
-    /// How many collectives were over at its home when it was sent.
-    epoch: u64,
+    ahead_of: Ahead,
     page: PageId,
     version: VersionVector,
     content: Option<(Arc<[u8]>, Range<usize>)>,
@@ -149,6 +153,7 @@ impl Hlrc {
     pub(super) fn forget_order(&mut self, site: &Site, page_id: PageId) {
         let Some(page) = self.pages.get_mut(&page_id) else { return };
         page.standing.is_on_trial = false;
+        page.migrant.forget_order();
         if std::mem::take(&mut page.standing.is_ordered) {
             let home = site.locate(page_id).home;
             let bytes = self.supplies.ordered_bytes.entry(home).or_default();
@@ -163,7 +168,7 @@ impl Hlrc {
     pub(super) fn place_orders(&mut self, site: &mut Site) {
         for ((home, stands), pages) in std::mem::take(&mut self.supplies.news) {
             if !pages.is_empty() {
-                site.out.send(home, &Message::StandingOrder { pages, stands });
+                site.out.send(home, &Message::StandingOrder { lock: None, pages, stands });
             }
         }
     }
@@ -172,7 +177,7 @@ impl Hlrc {
     pub(super) fn keep_supply(
         &mut self,
         site: &mut Site,
-        epoch: u64,
+        ahead_of: Ahead,
         copies: &[PageCopy],
         content: &[u8],
     ) -> Result<(), ProtocolError> {
@@ -181,52 +186,74 @@ impl Hlrc {
         let mut came = Vec::new();
         for copy in copies {
             let (located, found) = find_content(site, copy, &mut offset, content)?;
-            // What this node has not ordered, or not any more, is not kept.
-            if self.pages.get(&located.page).is_some_and(|page| page.standing.is_ordered) {
+            let is_wanted = |page: &Page| match ahead_of {
+                Ahead::Collective(_) => page.standing.is_ordered,
+                Ahead::Grant(lock) => page.migrant.is_ordered_with(lock),
+            };
+            // What this node has no use for, or not any more, is not kept.
+            if self.pages.get(&located.page).is_some_and(is_wanted) {
                 let (page, version) = (located.page, copy.version.clone());
                 let content = found.map(|range| (bytes.clone(), range));
-                came.push(Supply { epoch, page, version, content });
+                came.push(Supply { ahead_of, page, version, content });
             }
         }
         check_all_found(offset, content)?;
-        if epoch < site.collectives_done {
+        match ahead_of {
             // The barrier is over, and what is read has been asked for.
-            came.iter().for_each(|supply| self.end_order(site, supply.page));
-        } else {
-            self.supplies.came.extend(came);
+            Ahead::Collective(epoch) if epoch < site.collectives_done => {
+                came.iter().for_each(|supply| self.end_order(site, supply.page));
+            }
+            _ => self.supplies.came.extend(came),
         }
         Ok(())
     }
 
-    /// The node leaves a collective, and has heard what it is told there: what came ahead of that is to be taken, but for pages that are good.
-    pub(super) fn expect_supplies(&mut self, site: &Site) {
+    /// The node leaves a collective, or has got a lock, and has heard what it is told there: what came ahead of that is taken, but for pages that
+    /// are good.
+    pub(super) fn expect_supplies(&mut self, site: &mut Site, ahead_of: Ahead) {
         let Supplies { came, expected, .. } = &mut self.supplies;
-        let over = site.collectives_done;
-        let is_absent = |page: &Page| page.standing.is_ordered && !page.valid && page.fetch.is_none();
-        let due = came.extract_if(.., |supply| supply.epoch < over);
+        let is_due = |supply: &mut Supply| match (supply.ahead_of, ahead_of) {
+            (Ahead::Collective(epoch), Ahead::Collective(over)) => epoch < over,
+            (supplied, now) => supplied == now,
+        };
+        let is_absent = |page: &Page| !page.valid && page.fetch.is_none();
+        let due = came.extract_if(.., is_due);
         let due = due.filter(|supply| self.pages.get(&supply.page).is_some_and(is_absent));
         expected.extend(due.map(|supply| (supply.page, supply)));
+        // What was written of the pages that are void now, the host is about to say.
+        if self.watch.voided.is_empty() {
+            self.take_expected(site);
+        }
     }
 
-    /// Takes what was sent ahead of the barrier that has just ended, before the program's threads go on.
+    /// Takes what was sent ahead of the barrier that has just ended, or of the lock that has come, before the program's threads go on.
     pub(super) fn take_expected(&mut self, site: &mut Site) {
         let expected = std::mem::take(&mut self.supplies.expected);
         if expected.is_empty() {
             return;
         }
         let mut taken = Taken::default();
-        for (page_id, Supply { version, content, .. }) in expected {
+        for (page_id, Supply { ahead_of, version, content, .. }) in expected {
             let located = site.locate(page_id);
             let page = self.pages.entry(page_id).or_default();
             // Somebody may have fetched it meanwhile, or this node have heard more.
-            let is_absent = !page.valid && page.fetch.is_none();
+            let is_absent = located.home != site.me && !page.valid && page.fetch.is_none();
             let has_all = version.covers(&page.needed) && version.covers(&page.held);
             if !is_absent || !has_all || page.standing.is_on_trial {
-                self.end_order(site, page_id);
+                match ahead_of {
+                    Ahead::Collective(_) => self.end_order(site, page_id),
+                    Ahead::Grant(_) => self.end_lock_order(site, page_id),
+                }
                 continue;
             }
-            page.habit.lost_in = site.collectives_done;
-            page.standing.is_on_trial = !page.habit.believe() && !page.twin;
+            let is_believed = match ahead_of {
+                Ahead::Collective(_) => {
+                    page.habit.lost_in = site.collectives_done;
+                    page.habit.believe()
+                }
+                Ahead::Grant(_) => page.migrant.believe(),
+            };
+            page.standing.is_on_trial = !is_believed && !page.twin;
             let fetch = Fetch { marks: page.standing.is_on_trial, ..Fetch::default() };
             let content = content.map_or(NewContent::Zero, |(bytes, range)| NewContent::Kept(bytes, range));
             self.take_in(site, &mut taken, located, &version, content, fetch);
@@ -239,22 +266,62 @@ impl Hlrc {
 /// The home's side.
 impl Hlrc {
     /// A reader places orders, or ends them: of pages that are homed here. Others have moved, and their readers know it, or will.
-    pub(super) fn handle_order(&mut self, site: &mut Site, from: NodeId, pages: &PageSet, stands: bool) {
+    pub(super) fn handle_order(
+        &mut self,
+        site: &mut Site,
+        from: NodeId,
+        lock: Option<LockId>,
+        pages: &PageSet,
+        stands: bool,
+    ) {
         let homed_here: Vec<PageId> = pages.iter().filter(|page_id| site.is_home(*page_id)).collect();
         for page_id in homed_here {
-            let orders = self.supplies.orders.entry(from).or_default();
-            if stands {
-                orders.insert(page_id);
-                self.guard_page(site, page_id);
-            } else {
+            let orders = match lock {
+                Some(lock) => self.supplies.lock_orders.entry((lock, from)).or_default(),
+                None => self.supplies.orders.entry(from).or_default(),
+            };
+            if !stands {
                 orders.remove(page_id);
+            } else if orders.insert(page_id) && lock.is_none() {
+                self.guard_page(site, page_id);
             }
         }
     }
 
     /// The page has another home now.
     pub(super) fn drop_orders(&mut self, page_id: PageId) {
-        self.supplies.orders.values_mut().for_each(|pages| _ = pages.remove(page_id));
+        let Supplies { orders, lock_orders, .. } = &mut self.supplies;
+        orders.values_mut().chain(lock_orders.values_mut()).for_each(|pages| _ = pages.remove(page_id));
+    }
+
+    /// The lock goes to another node, which has seen the intervals of `seen`: sends the pages ahead that this node has ordered with it and that it
+    /// lacks. They hold all that the grant tells of.
+    ///
+    /// Only a page's home may do that: a receiver that had it from another node could change it again, and its diff overtake that node's on the
+    /// way to the home.
+    pub(super) fn send_with_lock(
+        &mut self,
+        site: &mut Site,
+        lock: LockId,
+        to: NodeId,
+        seen: &VectorTimestamp,
+    ) {
+        let Some(ordered) = self.supplies.lock_orders.get(&(lock, to)) else { return };
+        let lacks = |page_id| {
+            let mut others = NodeId::all(site.limits.nodes).filter(|node| *node != to);
+            others.any(|node| site.log.latest(node, page_id).is_some_and(|seq| seq > seen.get(node)))
+        };
+        let is_good = |page_id: &PageId| lacks(*page_id) && self.is_to_supply(site, *page_id);
+        let pages: Vec<PageId> = ordered.iter().filter(is_good).collect();
+        self.send_all(site, to, &pages, Some(Ahead::Grant(lock)));
+    }
+
+    /// Whether the page may be sent as it is here.
+    fn is_to_supply(&self, site: &Site, page_id: PageId) -> bool {
+        let is_whole = |page: &Page| page.needed.is_empty() && !page.has_words;
+        site.is_home(page_id)
+            && self.pages.get(&page_id).is_some_and(is_whole)
+            && !self.moves.keeps_away(page_id)
     }
 
     /// The node arrives at a barrier: sends what it has changed since the last one to those who read it. Others' diffs may be
@@ -266,14 +333,9 @@ impl Hlrc {
         let mut changed = PageSet::new();
         site.log.of(site.me).iter().for_each(|notice| changed.extend(&notice.pages));
         for (to, ordered) in std::mem::take(&mut self.supplies.orders) {
-            let is_good = |page_id: &PageId| {
-                let page = self.pages.get(page_id);
-                changed.contains(*page_id)
-                    && page.is_some_and(|page| page.needed.is_empty() && !page.has_words)
-                    && !self.moves.keeps_away(*page_id)
-            };
+            let is_good = |page_id: &PageId| changed.contains(*page_id) && self.is_to_supply(site, *page_id);
             let pages: Vec<PageId> = ordered.iter().filter(is_good).collect();
-            self.send_all(site, to, &pages, Some(site.collectives_done));
+            self.send_all(site, to, &pages, Some(Ahead::Collective(site.collectives_done)));
             self.supplies.orders.insert(to, ordered);
         }
     }

@@ -37,9 +37,9 @@ fn samples() -> Vec<Message<'static>> {
             wanted: vec![PagesWanted { needed: version.clone(), pages: pages.clone() }],
             descending: true,
         },
-        Message::StandingOrder { pages: pages.clone(), stands: true },
+        Message::StandingOrder { lock: Some(LockId(9)), pages: pages.clone(), stands: true },
         Message::PagesSupplied {
-            epoch: 7,
+            ahead_of: crate::Ahead::Grant(LockId(3)),
             copies: vec![PageCopy { page: PageId(1), version: version.clone(), is_zero: false }],
             content: &[9; 4096],
         },
@@ -175,8 +175,8 @@ fn fields_out_of_bounds_are_refused() {
             content: &[],
         },
         Message::PagesRequest { wanted: too_many, descending: false },
-        Message::StandingOrder { pages: [PageId(100)].into_iter().collect(), stands: true },
-        Message::PagesSupplied { epoch: 0, copies: Vec::new(), content: &[] },
+        Message::StandingOrder { lock: None, pages: [PageId(100)].into_iter().collect(), stands: true },
+        Message::PagesSupplied { ahead_of: crate::Ahead::Collective(0), copies: Vec::new(), content: &[] },
         Message::Arrive {
             epoch: 0,
             collective: Collective::Barrier,
