@@ -32,7 +32,7 @@ mod recording;
 pub use self::choosing::Choice;
 use self::choosing::{Links, Within};
 use self::mapping::Mappings;
-pub use self::mapping::{mapping_adaptive, mapping_aurc};
+pub use self::mapping::mapping_aurc;
 use self::one_sided::{Board, Meddling};
 pub use self::one_sided::{aurc, hlrc};
 use self::options::protocol_of;

@@ -286,7 +286,7 @@ struct RunArguments {
     /// Threads that hiroba_run starts on each node, 1 to 256
     #[arg(short, value_name = "THREADS", default_value = "1", allow_hyphen_values = true)]
     threads_per_node: String,
-    /// Coherence protocol: hlrc (home-based lazy release consistency), adaptive (hlrc that adapts itself to the program), aurc (hlrc with stores that go
+    /// Coherence protocol: hlrc (home-based lazy release consistency), adaptive (hlrc whose homes move, and whose pages come unasked, as the program needs them), aurc (hlrc with stores that go
     /// to large pieces of another node's memory at once over shm, and else leave in the background), lrc (the same without homes), erc-invalidate or erc-update (eager release consistency) or sc (sequential
     /// consistency)
     #[arg(long, value_name = "PROTOCOL", default_value = "hlrc")]

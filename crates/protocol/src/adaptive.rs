@@ -7,26 +7,28 @@
 //! It is home-based lazy release consistency ([`crate::hlrc`]) in which everything that may be chosen follows from what was seen. A
 //! home-based protocol need not change over between single and multiple writer: a page *is* single-writer where its writer is its home, who
 //! makes neither twins nor diffs, and, while nobody else reads it, sends no notices either; for every other writer it is
-//! multiple-writer. So the choice between the two is the choice of the home.
+//! multiple-writer. So the choice between the two is the choice of the home. The choice between invalidation and update is each reader's own, of
+//! each page: who reads a page whenever it has changed orders it.
 //!
 //! | what happens to a page | how it shows | what is done | where |
 //! |---|---|---|---|
-//! | one node writes it | its diffs, to another home, phase after phase | its writer becomes its home | [`crate::home`], `hlrc/moves.rs` |
-//! | many write disjoint parts | diffs of several nodes | who modifies more than all others together becomes its home; else it stays | the same |
+//! | one node writes it | its diffs, to another home, phase after phase | *single writer*: its writer becomes its home | [`crate::home`], `hlrc/moves.rs` |
+//! | many write disjoint parts | diffs of several nodes | *multiple writers*: who modifies more than all others together becomes its home; else it stays | the same |
 //! | nobody else holds it | no requests | written without faults and notices (*exclusive*) | `hlrc.rs` |
-//! | written in one phase, read in the next (producer and consumer) | the reader faults soon after a barrier has invalidated it | fetched at that barrier, with all others of its kind | `hlrc/habits.rs` |
-//! | goes with a lock (migratory) | a fault after the lock's grant has invalidated it | fetched when the next grant does | `hlrc/migrants.rs` |
+//! | written in one phase, read in the next (producer and consumer) | the reader faults soon after a barrier has invalidated it | *invalidate* at first: fetched at that barrier, with all others of its kind | `hlrc/habits.rs` |
+//! | the same, on and on | that habit proves right | *update*: its home sends it to this reader ahead of each barrier at which it has changed, until a trial shows that it was not read | `hlrc/supplies.rs` |
+//! | goes with a lock (migratory) | a fault after the lock's grant has invalidated it | fetched when the next grant comes; then sent ahead of the lock, where its home hands that over | `hlrc/migrants.rs` |
 //! | read on and on, in equal steps | faults at equal distances | windows of pages are fetched ahead | `hlrc/streams.rs` |
 //!
-//! All of these are believed only as long as they hold: a move doubles what the next one of the page takes, and what is fetched unasked must be
-//! faulted on again from time to time.
+//! All of these are believed only as long as they hold: a move doubles what the next one of the page takes, and what comes unasked must be
+//! touched on trial from time to time.
 //!
-//! Why it is right: none of this changes what a node may read or when. Homes move by an agreement of all (`hlrc/moves.rs` argues that), and
-//! a page that is fetched early is fetched like any other.
+//! Why it is right: none of this changes what a node may read or when. Homes move by an agreement of all (`hlrc/moves.rs` argues that), a page that
+//! is fetched early is fetched like any other, and one that was sent ahead has a version and is taken only if a fetch would bring no more.
 //!
 //! Deviations from the papers: single-writer pages have no ownership that is asked for at the first store, so nothing is refused and no
-//! page falls back to multiple-writer in the middle of a phase; homes change at barriers only. Consumers ask, in one message to each
-//! home, instead of being sent what was produced: an update that nobody wants costs as much as one that is wanted, a request does not.
+//! page falls back to multiple-writer in the middle of a phase; homes change at barriers only. An update is the whole page, not a diff, and comes from the page's home alone: a
+//! reader that had it from another writer could change it again, and its diff overtake that writer's on the way to the home.
 
 use hiroba_base::NodeId;
 
@@ -35,9 +37,6 @@ use crate::home::HomePolicy;
 
 /// The protocol on a node that can read the frames of the nodes in `reached` itself.
 pub fn adaptive(reached: impl IntoIterator<Item = NodeId>) -> Hlrc {
-    let reached: Vec<NodeId> = reached.into_iter().collect();
-    let shares_memory = !reached.is_empty();
     let hlrc = Hlrc::new().reading_from(reached).moving_homes(HomePolicy::Modification);
-    let hlrc = hlrc.following_migrants().supplying_readers();
-    if shares_memory { hlrc.mapping_homes() } else { hlrc }
+    hlrc.following_migrants().supplying_readers()
 }

@@ -343,9 +343,7 @@ impl Consistency {
         };
         let granule_bytes = self.site.limits.granule_bytes;
         let granules_per_page = page_size.bytes() as u64 / u64::from(granule_bytes);
-        // What goes to whoever touches it first is of no home's for long.
-        let may_map = placement != Placement::FirstTouch && self.protocols.all[index].maps_homes();
-        let rule = self.protocols.mapping.filter(|_| may_map);
+        let rule = self.protocols.mapping.filter(|_| self.protocols.all[index].maps_homes());
         let whole = || vec![Part { granules: region, mapped_onto: None }];
         let parts = rule.map_or_else(whole, |rule| {
             let left = mapped::RUNS_MAX - self.protocols.runs_mapped;

@@ -141,8 +141,6 @@ pub struct Hlrc {
     moves: Moves,
     /// Pages that go with locks are fetched when the locks come.
     follows_migrants: bool,
-    /// Long runs of pages are mapped onto their homes' frames where nodes share memory.
-    maps_homes: bool,
     supplies: Supplies,
     /// Bytes of pages that were asked for before anybody touched them, and are on their way.
     prefetching_bytes: u64,
@@ -251,12 +249,6 @@ impl Hlrc {
         let protocol = Box::new(Hlrc { looks_for_races: true, ..Hlrc::new() });
         // The first store of an interval must fault.
         Consistency::new(me, limits, WriteTracking::Fault, protocol).ending_intervals_at_acquires()
-    }
-
-    /// Has long runs of pages mapped onto their homes' frames where nodes share memory: see [`crate::aurc::mapped`].
-    pub fn mapping_homes(mut self) -> Hlrc {
-        self.maps_homes = true;
-        self
     }
 
     fn protect(&mut self, site: &mut Site, page_id: PageId, access: Access) {
@@ -667,10 +659,6 @@ impl Hlrc {
 impl Coherence for Hlrc {
     fn is_read_from(&self) -> bool {
         self.reach.is_some()
-    }
-
-    fn maps_homes(&self) -> bool {
-        self.maps_homes
     }
 
     fn can_move_homes(&self) -> bool {

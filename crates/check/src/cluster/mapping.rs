@@ -1,7 +1,6 @@
 //! Pages that nodes have mapped onto their homes' frames: their loads and stores go there.
 
 use hiroba_base::{NodeId, PageId, PageRange};
-use hiroba_protocol::adaptive::adaptive;
 use hiroba_protocol::aurc::Aurc;
 use hiroba_protocol::aurc::mapped::MappingRule;
 use hiroba_protocol::hlrc::Hlrc;
@@ -21,15 +20,6 @@ pub fn mapping_aurc(
         let others = NodeId::all(limits.nodes).filter(|node| one_sided && *node != me);
         let protocol = Aurc::new(Hlrc::new().reading_from(others));
         let engine = Consistency::new(me, limits, tracking, Box::new(protocol)).telling();
-        engine.mapping_homes(MappingRule { run_bytes_min })
-    }
-}
-
-/// The same of adaptive engines, whose nodes read each other's frames, too.
-pub fn mapping_adaptive(run_bytes_min: u64) -> impl FnMut(NodeId, Limits, WriteTracking) -> Consistency {
-    move |me, limits, tracking| {
-        let others = NodeId::all(limits.nodes).filter(|node| *node != me);
-        let engine = Consistency::new(me, limits, tracking, Box::new(adaptive(others))).telling();
         engine.mapping_homes(MappingRule { run_bytes_min })
     }
 }

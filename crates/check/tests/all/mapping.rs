@@ -1,19 +1,15 @@
 //! Automatic update where nodes share memory: runs of pages are mapped onto their homes' frames, the others are updated in the background.
 
-use std::cell::Cell;
-use std::rc::Rc;
-
 use hiroba_base::{NodeId, PageId, PageRange};
 use hiroba_check::axioms::judge;
-use hiroba_check::cluster::{Cluster, Ended, NetworkChoice, Options, mapping_adaptive, mapping_aurc};
+use hiroba_check::cluster::{Cluster, Ended, NetworkChoice, Options, mapping_aurc};
 use hiroba_check::litmus::{Litmus, catalogue, early, mapped, sequential as racy};
-use hiroba_check::mutant::Mutation;
 use hiroba_check::mutant::mapping::Mutant;
 use hiroba_check::page_axioms::{self, Rules};
 use hiroba_check::program::{GRANULE_BYTES, Program};
 use hiroba_check::random_program::{Shape, generate};
 use hiroba_check::sequential::{self, Sequential};
-use hiroba_protocol::{Effect, Engine, Protocol, WriteTracking};
+use hiroba_protocol::{Engine, Protocol, WriteTracking};
 use hiroba_trace::Event;
 
 const SEEDS: u64 = 200;
@@ -140,43 +136,6 @@ fn random_programs_behave_as_on_one_machine() {
             panic!("seed {seed}, {way:?}: {explanation}");
         }
     }
-}
-
-/// Counts runs that are mapped.
-struct Counting(Rc<Cell<u64>>);
-
-impl Mutation for Counting {
-    fn on_effect(&mut self, _node: NodeId, effect: Effect) -> Vec<Effect> {
-        self.0.set(self.0.get() + u64::from(matches!(effect, Effect::MapHome { .. })));
-        vec![effect]
-    }
-}
-
-/// The adaptive protocol maps what AURC does, and moves the homes of the rest.
-#[test]
-fn random_programs_behave_under_the_adaptive_protocol_too() {
-    let mapped = Rc::new(Cell::new(0));
-    for seed in 0..600 {
-        let way = Way { one_sided: true, ..Way::of(seed, RUNS[seed as usize / 4 % RUNS.len()]) };
-        let program = generate(seed, SHAPES[seed as usize / 16 % SHAPES.len()]);
-        let mutation = Box::new(Counting(mapped.clone()));
-        let options = Options {
-            one_sided: true,
-            steps_max: STEPS_MAX,
-            mutation,
-            ..Options::seeded(seed, way.tracking)
-        };
-        let engine = mapping_adaptive(way.run_granules * u64::from(GRANULE_BYTES));
-        let ended = Cluster::new(&program, engine, options).run();
-        let ended = ended.unwrap_or_else(|failure| panic!("seed {seed}, {way:?}: {failure}"));
-        let verdict = judge(&ended.execution()).unwrap();
-        let wrong = verdict.violations.first().map(|violation| violation.explanation.clone());
-        assert_eq!(wrong, None, "seed {seed}, {way:?}");
-        let findings = page_axioms::judge(&ended.run, &Rules { one_sided: true, ..Rules::of("adaptive") });
-        let breach = findings.breaches.first().map(|breach| breach.explanation.clone());
-        assert_eq!(breach, None, "seed {seed}, {way:?}");
-    }
-    assert!(mapped.get() >= 600, "{} runs were mapped", mapped.get());
 }
 
 /// Under another protocol's job a region may still ask for it.

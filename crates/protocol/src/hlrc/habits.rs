@@ -8,6 +8,8 @@
 //! A page that has come unasked does not fault, so nobody sees whether it is still read. A habit is therefore believed a few times only; then the
 //! program must fault once more to renew it, and each time that it does it is believed twice as often, up to a bound. A
 //! page that was fetched in vain is in vain no more often than that.
+//!
+//! Where a habit has proved right, the reader may order the page: [`supplies`](super::supplies).
 
 use std::collections::VecDeque;
 

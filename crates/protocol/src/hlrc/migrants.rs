@@ -7,6 +7,9 @@
 //!
 //! As with [`habits`](super::habits), nobody sees whether a page that came unasked is still read, so it is believed a few times only, and the
 //! program must fault once more to renew that.
+//!
+//! Where that has proved right, the node orders the page from its home, which sends it ahead of the lock whenever it hands that over itself: see
+//! [`supplies`](super::supplies).
 
 use hiroba_base::{LockId, PageId, PageSet};
 use hiroba_wire::Message;
