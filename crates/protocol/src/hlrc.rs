@@ -492,7 +492,6 @@ fn is_for_next_home(site: &Site, message: &Message<'_>) -> bool {
             wanted.iter().flat_map(|group| group.pages.iter()).any(is_elsewhere)
         }
         Message::Diffs { diffs, .. } => diffs.iter().any(|diff| is_elsewhere(diff.page)),
-        Message::StandingOrder { pages, .. } => pages.iter().any(is_elsewhere),
         _ => false,
     }
 }
@@ -711,7 +710,7 @@ impl Coherence for Hlrc {
                 Ok(())
             }
             Message::PagesSupplied { ahead_of, copies, content } => {
-                self.keep_supply(site, *ahead_of, copies, content)
+                self.keep_supply(site, from, *ahead_of, copies, content)
             }
             Message::Diffs { seq, last, diffs } => self.handle_diffs(site, from, *seq, *last, diffs),
             Message::AtomicRequest { ticket, page, offset, operation, needed } => {

@@ -203,7 +203,10 @@ impl<'a> Digest<'a> {
                         *digest.diffs.entry((page, *seq)).or_default() += bytes;
                     }
                     digest.close(*seq, record, pages);
-                    if let Some(call) = calls.open.last_mut().filter(|call| makes_known(call.activity)) {
+                    // What the thread closes when that is made known already, for homes that move, is not.
+                    let has_yet_to_end =
+                        |call: &&mut Call| makes_known(call.activity) && call.ends.is_empty();
+                    if let Some(call) = calls.open.last_mut().filter(has_yet_to_end) {
                         call.seen.clone_from(&seen);
                     }
                 }

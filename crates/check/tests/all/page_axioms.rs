@@ -1,12 +1,15 @@
 //! The judge of pages: the faithful engine is never convicted, and mutants are by page facts alone.
 
+use hiroba_base::PageId;
 use hiroba_check::cluster::{Cluster, NetworkChoice, Options, hlrc};
 use hiroba_check::litmus::catalogue;
 use hiroba_check::mutant::Mutant;
 use hiroba_check::page_axioms::{Breach, Findings, Rules, judge};
 use hiroba_check::program::Program;
+use hiroba_check::program::script::barrier;
 use hiroba_check::random_program::{Shape, generate};
 use hiroba_protocol::WriteTracking;
+use hiroba_trace::{Event, Record};
 
 const TRACKINGS: [WriteTracking; 2] = [WriteTracking::Fault, WriteTracking::Async];
 const SHAPES: [Shape; 4] = [
@@ -110,4 +113,22 @@ fn page_facts_alone_convict_mutants() {
         let breach = convicted(mutant).unwrap_or_else(|| panic!("page facts do not convict {mutant:?}"));
         println!("{mutant:?}: {}: {}", breach.axiom, breach.explanation);
     }
+}
+
+/// Homes that move close an interval when the meeting is over, perhaps in the call of the thread that came to it last.
+#[test]
+fn what_is_closed_behind_a_meeting_was_not_seen_by_who_came_to_it() {
+    let options = Options::seeded(1, WriteTracking::Fault);
+    let program = Program::new(1, [vec![barrier(), barrier()], vec![barrier(), barrier()]]);
+    let mut run = Cluster::new(&program, hlrc(false), options).run().unwrap().run;
+    let records = &mut run.nodes[0].records;
+    let met = records.iter().rposition(|record| matches!(record.event, Event::Met { .. }));
+    let met = met.expect("node 0 has met node 1");
+    let leaves = records[met + 1..]
+        .iter()
+        .any(|record| record.thread == records[met].thread && matches!(record.event, Event::Leave));
+    assert!(leaves, "the call ends behind its meeting");
+    let pages = [PageId(0)].into_iter().collect();
+    records.insert(met + 1, Record { event: Event::Closed { seq: 1, pages }, ..records[met].clone() });
+    assert_eq!(judge(&run, &Rules::hlrc(false)).breaches, []);
 }

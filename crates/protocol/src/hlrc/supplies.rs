@@ -177,27 +177,34 @@ impl Hlrc {
     pub(super) fn keep_supply(
         &mut self,
         site: &mut Site,
+        from: NodeId,
         ahead_of: Ahead,
         copies: &[PageCopy],
         content: &[u8],
     ) -> Result<(), ProtocolError> {
         let mut offset = 0;
         let bytes: Arc<[u8]> = content.into();
-        let mut came = Vec::new();
+        let (mut came, mut unwanted) = (Vec::new(), PageSet::new());
         for copy in copies {
             let (located, found) = find_content(site, copy, &mut offset, content)?;
             let is_wanted = |page: &Page| match ahead_of {
                 Ahead::Collective(_) => page.standing.is_ordered,
                 Ahead::Grant(lock) => page.migrant.is_ordered_with(lock),
             };
-            // What this node has no use for, or not any more, is not kept.
             if self.pages.get(&located.page).is_some_and(is_wanted) {
                 let (page, version) = (located.page, copy.version.clone());
                 let content = found.map(|range| (bytes.clone(), range));
                 came.push(Supply { ahead_of, page, version, content });
+            } else {
+                unwanted.insert(located.page);
             }
         }
         check_all_found(offset, content)?;
+        if !unwanted.is_empty() {
+            // An order that its home has forgotten to end: the page went elsewhere meanwhile, and came back.
+            let lock = if let Ahead::Grant(lock) = ahead_of { Some(lock) } else { None };
+            site.out.send(from, &Message::StandingOrder { lock, pages: unwanted, stands: false });
+        }
         match ahead_of {
             // The barrier is over, and what is read has been asked for.
             Ahead::Collective(epoch) if epoch < site.collectives_done => {
@@ -265,7 +272,8 @@ impl Hlrc {
 
 /// The home's side.
 impl Hlrc {
-    /// A reader places orders, or ends them: of pages that are homed here. Others have moved, and their readers know it, or will.
+    /// A reader places orders, or ends them. A page may be homed elsewhere, as its reader does not know yet, or this node does not: an order
+    /// counts while the page is homed here.
     pub(super) fn handle_order(
         &mut self,
         site: &mut Site,
@@ -274,8 +282,7 @@ impl Hlrc {
         pages: &PageSet,
         stands: bool,
     ) {
-        let homed_here: Vec<PageId> = pages.iter().filter(|page_id| site.is_home(*page_id)).collect();
-        for page_id in homed_here {
+        for page_id in pages.iter() {
             let orders = match lock {
                 Some(lock) => self.supplies.lock_orders.entry((lock, from)).or_default(),
                 None => self.supplies.orders.entry(from).or_default(),
