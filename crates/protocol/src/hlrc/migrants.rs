@@ -40,11 +40,6 @@ impl Migrant {
         self.ordered_with == Some(lock)
     }
 
-    /// The home that had an order is none any more.
-    pub(super) fn forget_order(&mut self) {
-        self.ordered_with = None;
-    }
-
     /// Whether it is given to the program without a fault this time.
     pub(super) fn believe(&mut self) -> bool {
         let left = self.believed.checked_sub(1);
@@ -70,7 +65,8 @@ impl Hlrc {
         migrant.trust = (migrant.trust * 2).clamp(BELIEVED_MIN, BELIEVED_MAX);
         migrant.believed = migrant.trust;
         let is_due = has_proved_right || self.supplies.is_hasty;
-        if may_order && is_due && migrant.ordered_with.is_none() && migrant.ends < ENDS_MAX {
+        let may_order = may_order && is_due && migrant.ordered_with.is_none() && migrant.ends < ENDS_MAX;
+        if may_order && self.supplies.charge(home, site.page_bytes(page_id)) {
             migrant.ordered_with = Some(lock);
             let pages = [page_id].into_iter().collect();
             site.out.send(home, &Message::StandingOrder { lock: Some(lock), pages, stands: true });
@@ -84,7 +80,16 @@ impl Hlrc {
         if let Some(lock) = migrant.ordered_with.take() {
             migrant.ends += 1;
             let (home, pages) = (site.locate(page_id).home, [page_id].into_iter().collect());
+            self.supplies.discharge(home, site.page_bytes(page_id));
             site.out.send(home, &Message::StandingOrder { lock: Some(lock), pages, stands: false });
+        }
+    }
+
+    /// The page's home, which may have an order, will not know it any more: it moves.
+    pub(super) fn forget_lock_order(&mut self, site: &Site, page_id: PageId) {
+        let ordered = self.pages.get_mut(&page_id).and_then(|page| page.migrant.ordered_with.take());
+        if ordered.is_some() {
+            self.supplies.discharge(site.locate(page_id).home, site.page_bytes(page_id));
         }
     }
 

@@ -313,6 +313,7 @@ impl Hlrc {
     /// This node takes the page for homed elsewhere than before.
     fn follow_move(&mut self, site: &mut Site, page_id: PageId, to: NodeId) {
         self.forget_order(site, page_id);
+        self.forget_lock_order(site, page_id);
         site.homes.move_page(page_id, to);
         if self.reach.includes(to) {
             self.moves.unfetched.insert(page_id);
@@ -410,6 +411,7 @@ impl Hlrc {
         let mut held: Vec<PagesHeld> = Vec::new();
         for page_id in pages.iter() {
             self.forget_order(site, page_id);
+            self.forget_lock_order(site, page_id);
             site.homes.move_page(page_id, site.me);
             self.moves.coming.entry(page_id).or_default().is_here = true;
             let Some(page) = self.pages.get(&page_id).filter(|page| page.valid) else { continue };

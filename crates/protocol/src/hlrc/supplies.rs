@@ -43,7 +43,7 @@ use super::{Fetch, Hlrc, Page};
 use crate::coherence::Site;
 use crate::{NewContent, ProtocolError};
 
-/// Bytes of pages for which a node has orders at one home: a barrier waits for no more than this. It has no more from each
+/// Bytes of pages for which a node has orders at one home: a barrier, or a lock's grant, waits for no more than this. It has no more from each
 /// home twice over, since a home may arrive once more before this node has left.
 const ORDERED_BYTES_MAX: u64 = 4 << 20;
 
@@ -101,6 +101,22 @@ impl Supplies {
         self.expected.contains_key(&page)
     }
 
+    /// An order at this home has been placed, unless there are too many: whether it has.
+    pub(super) fn charge(&mut self, home: NodeId, page_bytes: u32) -> bool {
+        let bytes = self.ordered_bytes.entry(home).or_default();
+        let more = *bytes + u64::from(page_bytes);
+        let fits = more <= ORDERED_BYTES_MAX;
+        if fits {
+            *bytes = more;
+        }
+        fits
+    }
+
+    /// It has ended.
+    pub(super) fn discharge(&mut self, home: NodeId, page_bytes: u32) {
+        *self.ordered_bytes.entry(home).or_default() -= u64::from(page_bytes);
+    }
+
     /// Home: whether somebody wants the page whenever it has changed.
     pub(super) fn is_ordered(&self, page: PageId) -> bool {
         self.orders.values().any(|pages| pages.contains(page))
@@ -130,10 +146,9 @@ impl Hlrc {
             return;
         }
         let standing = &mut self.pages.entry(page_id).or_default().standing;
-        let bytes = self.supplies.ordered_bytes.entry(home).or_default();
-        let more = *bytes + u64::from(site.page_bytes(page_id));
-        if !standing.is_ordered && standing.ends < ENDS_MAX && more <= ORDERED_BYTES_MAX {
-            (standing.is_ordered, *bytes) = (true, more);
+        let may_order = !standing.is_ordered && standing.ends < ENDS_MAX;
+        if may_order && self.supplies.charge(home, site.page_bytes(page_id)) {
+            standing.is_ordered = true;
             self.supplies.news.entry((home, true)).or_default().insert(page_id);
         }
     }
@@ -152,12 +167,10 @@ impl Hlrc {
     /// The page's home, if there is an order with it, will not know it any more: it moves.
     pub(super) fn forget_order(&mut self, site: &Site, page_id: PageId) {
         let Some(page) = self.pages.get_mut(&page_id) else { return };
+        let (home, page_bytes) = (site.locate(page_id).home, site.page_bytes(page_id));
         page.standing.is_on_trial = false;
-        page.migrant.forget_order();
         if std::mem::take(&mut page.standing.is_ordered) {
-            let home = site.locate(page_id).home;
-            let bytes = self.supplies.ordered_bytes.entry(home).or_default();
-            *bytes -= u64::from(site.page_bytes(page_id));
+            self.supplies.discharge(home, page_bytes);
             if let Some(pages) = self.supplies.news.get_mut(&(home, true)) {
                 pages.remove(page_id);
             }
@@ -345,5 +358,22 @@ impl Hlrc {
             self.send_all(site, to, &pages, Some(Ahead::Collective(site.collectives_done)));
             self.supplies.orders.insert(to, ordered);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn orders_at_one_home_are_bounded_and_end() {
+        let mut supplies = Supplies::default();
+        let page_bytes = 1 << 20;
+        let placed = (0..10).filter(|_| supplies.charge(NodeId(1), page_bytes)).count();
+        assert_eq!(placed as u64, ORDERED_BYTES_MAX / u64::from(page_bytes));
+        assert!(supplies.charge(NodeId(2), page_bytes), "another home has a bound of its own");
+        supplies.discharge(NodeId(1), page_bytes);
+        assert!(supplies.charge(NodeId(1), page_bytes), "one has ended");
+        assert!(!supplies.charge(NodeId(1), page_bytes));
     }
 }
