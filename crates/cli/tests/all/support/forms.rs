@@ -106,3 +106,17 @@ pub fn check_every_job(directory: &Path, problems: &[(&str, &[&str])]) {
         }
     }
 }
+
+/// A program has refused bad input before any work, and says so in one line.
+pub fn check_refusal(called: &Called, name: &str, phrase: &str) {
+    assert_eq!((called.status, called.stdout.as_str()), (2, ""), "{called:?}");
+    assert_eq!(called.stderr.lines().count(), 1, "one node speaks: {called:?}");
+    assert!(called.stderr.starts_with(&format!("{name}: ")), "{called:?}");
+    assert!(called.stderr.contains(phrase), "expected {phrase:?}: {called:?}");
+}
+
+/// A program has told how to use it.
+pub fn check_help(called: &Called, name: &str) {
+    assert_eq!((called.status, called.stderr.as_str()), (0, ""), "{called:?}");
+    assert!(called.stdout.starts_with(&format!("usage: {name} ")), "{called:?}");
+}
