@@ -8,7 +8,7 @@
 use std::collections::VecDeque;
 
 use hiroba_base::{LockId, NodeId, PageId, Prng, RngExt, seeded};
-use hiroba_protocol::{Engine, Misuse, Waiter, WriteTracking};
+use hiroba_protocol::{Engine, FAULTING_FROM_GRANULES, Misuse, Protocol, Waiter, WriteTracking};
 use hiroba_trace::Event;
 use hiroba_wire::{AtomicOutcome, Collective, Limits, Message};
 use rustc_hash::{FxHashMap, FxHashSet};
@@ -242,11 +242,14 @@ impl<E: Engine> Cluster<E> {
                 let mut memory = SimulatedMemory::new(region_granules, options.tracking);
                 for (number, region) in program.regions.iter().enumerate() {
                     let Region { granules, page_size, placement, .. } = *region;
-                    match protocol_of(&region_protocols, number) {
+                    let protocol = protocol_of(&region_protocols, number);
+                    let are_long =
+                        page_size.bytes() as u64 >= FAULTING_FROM_GRANULES * u64::from(GRANULE_BYTES);
+                    if are_long || protocol.is_some_and(Protocol::needs_write_faults) {
+                        memory.let_stores_fault(granules).expect("regions lie inside the memory");
+                    }
+                    match protocol {
                         Some(protocol) => {
-                            if protocol.needs_write_faults() {
-                                memory.let_stores_fault(granules).expect("regions lie inside the memory");
-                            }
                             engine.add_region_under(protocol, granules, page_size, placement);
                         }
                         None => engine.add_region(granules, page_size, placement),

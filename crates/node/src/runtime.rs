@@ -128,7 +128,8 @@ impl Runtime {
                 _ => std::process::exit(125), // the launcher is gone, or has ended the job: it has said why
             }
         }
-        runtime.register(runtime.layout.arenas(), false).map_err(NodeError::Memory)?;
+        let stores_fault = runtime.do_stores_fault(runtime.page_size);
+        runtime.register(runtime.layout.arenas(), stores_fault).map_err(NodeError::Memory)?;
         if runtime.faults.as_ref().is_some_and(|faults| faults.events().is_some()) {
             runtime.account.expect_fault_events();
         }
@@ -193,7 +194,7 @@ impl Runtime {
     }
 
     /// Lets the program use pages: under the fault source's eyes, or freely in a job of one node.
-    /// `stores_fault` where the protocol must see the first store to each.
+    /// `stores_fault` where the engine must see the first store to each.
     pub(crate) fn register(&self, pages: PageRange, stores_fault: bool) -> Result<(), MemoryError> {
         self.memory.allocate(pages)?;
         match &self.faults {

@@ -3,7 +3,7 @@
 use std::sync::PoisonError;
 
 use hiroba_base::{NodeId, PageId, PageRange, PageSize};
-use hiroba_protocol::{Protocol, Sync};
+use hiroba_protocol::{FAULTING_FROM_GRANULES, Protocol, Sync};
 use hiroba_wire::{Collective, Placement};
 use thiserror::Error;
 
@@ -137,6 +137,11 @@ impl Runtime {
         page_size.bytes() as u64 / self.granule_bytes()
     }
 
+    /// Whether the engine relies on faults of stores to pages of this size, whatever it is told of others.
+    pub(crate) fn do_stores_fault(&self, page_size: PageSize) -> bool {
+        self.granules_per_page(page_size) >= FAULTING_FROM_GRANULES
+    }
+
     fn check_allocation(&self, bytes: u64, options: RegionOptions) -> Result<(), AllocateError> {
         let RegionOptions { placement, page_size, protocol } = options;
         if bytes == 0 {
@@ -182,7 +187,8 @@ impl Runtime {
             granules
         };
         protocol.into_iter().for_each(|protocol| self.say_if_unmapped(protocol));
-        let stores_fault = protocol.is_some_and(Protocol::needs_write_faults);
+        let stores_fault =
+            protocol.is_some_and(Protocol::needs_write_faults) || self.do_stores_fault(page_size);
         self.or_fatal(self.register(granules, stores_fault));
         self.tell(|core| {
             self.trace_region(granules, options);

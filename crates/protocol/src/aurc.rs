@@ -136,11 +136,8 @@ impl Aurc {
 
     /// What has become writable for the program is dirty.
     fn queue_written(&mut self, site: &Site, pages: impl IntoIterator<Item = PageId>) {
-        if site.is_async() {
-            return;
-        }
         for page in pages {
-            if self.hlrc.written.contains(page) && !site.is_home(page) {
+            if !site.is_async(page) && self.hlrc.written.contains(page) && !site.is_home(page) {
                 self.queue(site, page);
             }
         }
@@ -195,7 +192,7 @@ impl Aurc {
             self.hlrc.sent_early.insert(page);
             self.made.entry(site.locate(page).home).or_default().push((page, runs));
         }
-        if site.is_async() {
+        if site.is_async(page) {
             // What is stored from now on is noted, and what was stored before it is sent.
             self.hlrc.written.remove(page);
             self.candidate(page).note_look(open_interval(site));
@@ -364,7 +361,7 @@ impl Coherence for Aurc {
 
     fn handle_lull(&mut self, site: &mut Site) {
         self.lulls += 1;
-        if site.is_async() {
+        if site.tracking == WriteTracking::Async {
             self.asks = true;
             site.out.push(Effect::CollectWritten);
         } else {

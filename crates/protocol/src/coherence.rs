@@ -24,7 +24,9 @@ use hiroba_wire::{AtomicOperation, Collective, HomeMoves, Limits, Message};
 use crate::home::{HomeMap, HomePolicy, Located};
 use crate::interval::IntervalLog;
 use crate::outbox::Outbox;
-use crate::{Done, Effect, Fact, ProtocolError, Sync, Waiter, WriteTracking, unexpected};
+use crate::{
+    Done, Effect, FAULTING_FROM_GRANULES, Fact, ProtocolError, Sync, Waiter, WriteTracking, unexpected,
+};
 
 /// Pages without access between two that are invalidated, at most, for both to be one call: looking at so many costs
 /// less than another call, which interrupts every running sibling thread.
@@ -139,9 +141,9 @@ impl Site {
         }
     }
 
-    /// Whether stores run free and are noted.
-    pub fn is_async(&self) -> bool {
-        self.tracking == WriteTracking::Async
+    /// Whether stores to the page run free and are noted.
+    pub fn is_async(&self, page: PageId) -> bool {
+        self.tracking == WriteTracking::Async && self.locate(page).granules < FAULTING_FROM_GRANULES
     }
 
     /// Where a page lives.

@@ -23,13 +23,15 @@
 //! | home, exclusive | – | Write | no | – | – |
 //! | home, shared, clean | – | Read | no | – | note the write → home, written |
 //! | home, written | – | Write | no | – | – |
+//! | home, shared, unguarded | – | Write | no | – | – |
 //! | home, diffs missing | – | None | no | wait for the diffs | the same |
 //!
 //! A release takes *dirty* to *clean* (diff) and *home, written* to *home, shared, clean* (notice only); a notice takes
-//! a copy to *absent* or *dirty, invalidated*, and a home page to *diffs missing* until they come.
+//! a copy to *absent* or *dirty, invalidated*, and a home page to *diffs missing* until they come. A home page that has been written
+//! after each fetch is left writable at the next ones, *unguarded*: it counts as written, up to the barrier that makes it exclusive (`tracking.rs`).
 //!
-//! Where the host tracks writes asynchronously ([`WriteTracking::Async`]) stores never fault on a page that is here, and fewer
-//! states remain. The host notes stores to *watched* pages, and a release asks which pages those are:
+//! Where the host tracks writes asynchronously ([`WriteTracking::Async`]) stores to all but long pages ([`FAULTING_FROM_GRANULES`](crate::FAULTING_FROM_GRANULES)) never fault on a
+//! page that is here, and fewer states remain. The host notes stores to *watched* pages, and a release asks which pages those are:
 //!
 //! | state | `valid` | access | twin | load faults | store faults |
 //! |---|---|---|---|---|---|
@@ -45,9 +47,7 @@
 //! | home, diffs missing | – | None | no | wait for the diffs | the same |
 //!
 //! The twin is kept from the fetch on; at a release it becomes twin + diff, never the page, which siblings may be writing. A copy
-//! that nobody has written for [`RESTING_AFTER_RELEASES`] gives its twin and its place in the scan up, a home page likewise. A home page that
-//! has been written after each fetch is not watched at the next ones: it counts as written, up to the barrier that makes it
-//! exclusive (`tracking.rs`).
+//! that nobody has written for [`RESTING_AFTER_RELEASES`] gives its twin and its place in the scan up, a home page likewise.
 //!
 //! Several threads a node: they share the node's pages, so only what crosses nodes is the engine's business. A node arrives at a
 //! collective when all threads of its team have come. Other threads may go on and synchronise meanwhile, so a grant may
@@ -97,7 +97,7 @@ use self::one_sided::Reach;
 use self::streams::Streams;
 use self::supplies::{Standing, Supplies};
 pub use self::tracking::RESTING_AFTER_RELEASES;
-use self::tracking::Watch;
+use self::tracking::{UNGUARDED_FETCHES, Watch};
 use crate::coherence::{Coherence, Site, WordOperation};
 use crate::engine::wanted_beyond;
 use crate::first_touch::FirstTouches;
@@ -348,9 +348,13 @@ impl Hlrc {
             if !page.unnoticed && page.held.is_empty() {
                 return self.give_untouched(site, located);
             }
+            if page.access == Access::Read {
+                // Its readers have dropped what they had, and it is written again.
+                page.unguarded_left = UNGUARDED_FETCHES;
+            }
             page.unnoticed = true;
             self.protect(site, page_id, Access::Write);
-        } else if site.is_async() {
+        } else if site.is_async(page_id) {
             self.watch(site, page_id);
         } else if wanted == Access::Write || self.written.contains(page_id) {
             if self.looks_for_races && !has_twin {
@@ -522,7 +526,8 @@ impl Hlrc {
                 self.moves.note_written_here(page_id, site.me, site.page_bytes(page_id));
             }
             let page = self.pages.entry(page_id).or_default();
-            if !site.is_async() && page.access == Access::Write {
+            // One that is unguarded still counts as written until the barrier that follows makes it exclusive.
+            if page.access == Access::Write && !page.unguarded && !site.is_async(page_id) {
                 page.access = Access::Read;
                 lowered.insert(page_id);
             }
@@ -733,7 +738,7 @@ impl Coherence for Hlrc {
             Done::Read { pages, outcome } => self.handle_read(site, pages, outcome),
             Done::Unwritten { granules, .. } => self.handle_unwritten(site, &granules),
             Done::Merged { page, dirty } => {
-                if !dirty && site.is_async() {
+                if !dirty && site.is_async(page) {
                     self.written.remove(page);
                 }
             }

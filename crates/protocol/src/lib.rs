@@ -31,8 +31,8 @@ pub mod team;
 
 pub use consistency::Consistency;
 pub use engine::{
-    Done, Effect, Engine, Misuse, NewContent, Outcome, PageToSend, ProtocolError, ReadOutcome, Sync, Waiter,
-    WriteTracking,
+    Done, Effect, Engine, FAULTING_FROM_GRANULES, Misuse, NewContent, Outcome, PageToSend, ProtocolError,
+    ReadOutcome, Sync, Waiter, WriteTracking,
 };
 pub use fact::Fact;
 pub use home::HomePolicy;

@@ -374,11 +374,12 @@ impl Hlrc {
         let (mut watched, mut writable, mut readable) = (PageSet::new(), PageSet::new(), PageSet::new());
         for (page_id, wanted) in copies {
             let has_twin = self.pages.entry(page_id).or_default().twin;
-            let needs_twin = site.is_async() || wanted == Access::Write;
+            let is_async = site.is_async(page_id);
+            let needs_twin = is_async || wanted == Access::Write;
             if needs_twin && !has_twin {
                 self.make_twin(site, page_id);
             }
-            if site.is_async() {
+            if is_async {
                 watched.insert(page_id);
             } else if needs_twin || has_twin {
                 self.written.insert(page_id);

@@ -107,7 +107,7 @@ impl Hlrc {
             let page = self.pages.entry(page_id).or_default();
             let fetch = page.fetch.take().expect("a page that is read is being fetched");
             page.has_come();
-            if page.twin && !dirty && site.is_async() {
+            if page.twin && !dirty && site.is_async(page_id) {
                 self.written.remove(page_id);
             }
             if fetch.hinted {
@@ -169,7 +169,7 @@ impl Hlrc {
                 // It may have been written without notice until now; from now on its reader must hear of writes.
                 let runs_free = page.access == Access::Write;
                 self.written.insert(page_id);
-                if site.is_async() && runs_free && !self.let_unguarded(page_id) {
+                if runs_free && !self.let_unguarded(page_id) && site.is_async(page_id) {
                     watched.insert(page_id);
                 }
             }

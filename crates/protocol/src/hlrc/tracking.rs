@@ -1,4 +1,5 @@
-//! Asynchronous write tracking: which pages the host watches, what it says of them, and which may rest.
+//! Asynchronous write tracking: which pages the host watches, what it says of them, and which may rest; and home pages that run free
+//! between a fetch and the next barrier, however writes are tracked.
 
 use hiroba_base::{Access, PageId, PageRange, PageSet};
 use rustc_hash::FxHashSet;
@@ -13,9 +14,9 @@ use crate::{Effect, WriteTracking};
 /// costs a fault: at worst both together cost twice what the better one would.
 pub const RESTING_AFTER_RELEASES: u32 = 4096;
 
-/// To watch a page costs a call and a fault in the kernel; to take it for written without need costs its readers a fetch. A page that has been
+/// To watch a page costs a call and a fault in the kernel, or to have its stores fault one of ours; to take it for written without need costs its readers a fetch. A page that has been
 /// written between two fetches goes unwatched at so many of the next ones; then it is looked at again.
-const UNGUARDED_FETCHES: u8 = 7;
+pub(super) const UNGUARDED_FETCHES: u8 = 7;
 
 /// The pages whose writes the host notes.
 #[derive(Debug)]
@@ -95,7 +96,7 @@ impl Hlrc {
         self.stop_watching(site, &exclusive);
     }
 
-    /// Somebody fetches a home page that runs free. Whether it may go unwatched, as one that will be written before the next fetch.
+    /// Somebody fetches a home page that runs free. Whether it may go on so, as one that will be written before the next fetch.
     ///
     /// It counts as written in every interval that ends before it is exclusive again, so that whoever hears of one of these fetches it anew. A
     /// barrier makes it exclusive; where an interval ends otherwise, see [`guard`](Self::guard).
@@ -107,12 +108,17 @@ impl Hlrc {
         true
     }
 
-    /// An interval ends, and no barrier follows that would void the copies of its pages: from now on the pages are watched, or each later interval
-    /// would void them again.
+    /// An interval ends, and no barrier follows that would void the copies of its pages: from now on the pages are watched, or their stores
+    /// fault, or each later interval would void them again.
     pub(super) fn guard(&mut self, site: &mut Site) {
-        let unguarded = std::mem::take(&mut self.watch.unguarded);
-        unguarded.iter().for_each(|page_id| self.pages.entry(page_id).or_default().unguarded = false);
-        self.watch_set(site, &unguarded);
+        let mut watched = PageSet::new();
+        for page_id in std::mem::take(&mut self.watch.unguarded).iter() {
+            self.pages.entry(page_id).or_default().unguarded = false;
+            if site.is_async(page_id) {
+                watched.insert(page_id);
+            }
+        }
+        self.watch_set(site, &watched);
     }
 
     /// The same for one page, in the middle of an interval.
@@ -121,7 +127,9 @@ impl Hlrc {
         if std::mem::take(&mut page.unguarded) {
             self.watch.unguarded.remove(page_id);
             self.written.insert(page_id);
-            self.watch(site, page_id);
+            if site.is_async(page_id) {
+                self.watch(site, page_id);
+            }
         }
     }
 
