@@ -12,33 +12,38 @@
  * the program is about; a barrier before it is all the synchronisation. 64^3 points are what the
  * authors of SMS measured.
  *
+ * The clock starts behind a first round, in which whatever is touched for the first time is touched:
+ * what that costs (`-w 0`) belongs to setting up, as in the NAS benchmarks.
+ *
  * What is in a plane does not depend on who computes it, so the checksum is the same on any number
  * of nodes and threads.
  */
 
 #include "common.h"
 
-static long n = 64, rounds = 4;
+static long n = 64, rounds = 4, warm_up = 1;
 
 static const struct option OPTIONS[] = {
     {"-n", "a number of points an edge", 8, 1024, &n, NULL},
     {"-r", "a number of rounds", 1, 10000, &rounds, NULL},
+    {"-w", "a number of rounds", 0, 10000, &warm_up, NULL},
     {NULL, NULL, 0, 0, NULL, NULL},
 };
 
 static void print_help(void)
 {
-    printf("usage: fft3d [-n POINTS] [-r ROUNDS] [--sequential]\n"
+    printf("usage: fft3d [-n POINTS] [-r ROUNDS] [-w ROUNDS] [--sequential]\n"
            "\n"
            "Transforms a cube of complex numbers forward and back, and checks both.\n"
            "\n"
            "  -n POINTS     so many points an edge, a power of two from 8 to 1024 [%ld]\n"
            "  -r ROUNDS     forward and back so many times [%ld]\n"
+           "  -w ROUNDS     and so many times before the clock starts, so that all has been touched [%ld]\n"
            "  --sequential  one thread, without Hiroba\n"
            "  -h, --help    print this help\n"
            "\n"
            "Exit status: 0 the transforms passed their checks, 1 they did not, 2 bad arguments.\n",
-           n, rounds);
+           n, rounds, warm_up);
 }
 
 struct complex {
@@ -353,6 +358,12 @@ static void work(void *argument)
         abort(); /* threads cannot leave a barrier that others wait at */
     fill(s);
     barrier();
+    for (long round = 0; round < warm_up; round++) {
+        forward(s, x);
+        barrier();
+        inverse(s, x);
+        barrier();
+    }
     if (keeps_time()) {
         set_up = seconds() - start;
         threads = thread_count();
@@ -438,9 +449,9 @@ static bool check(const struct shared *s)
     if (s->sums->not_numbers != 0)
         return complain("%llu points came back as no number",
                         (unsigned long long)s->sums->not_numbers);
-    if (!(s->sums->error <= 1e-14 * (double)rounds))
-        return complain("a point came back that is off by %.3g, more than %.3g", s->sums->error,
-                        1e-14 * (double)rounds);
+    const double bound = 1e-14 * (double)(warm_up + rounds);
+    if (!(s->sums->error <= bound))
+        return complain("a point came back that is off by %.3g, more than %.3g", s->sums->error, bound);
     for (size_t i = 0; i < points; i++)
         energy += square(original(i));
     double change = fabs(s->sums->energy / (double)points / energy - 1.0);
@@ -470,6 +481,7 @@ static void report(const struct shared *s)
     double operations = 2.0 * (double)rounds * 5.0 * points * log2(points);
     printf("points                   %ld x %ld x %ld\n", n, n, n);
     printf("rounds                   %ld\n", rounds);
+    printf("rounds before that       %ld\n", warm_up);
     printf("threads                  %zu on %d nodes\n", threads, nodes);
     printf("largest error            %.3g\n", s->sums->error);
     printf("checksum                 %016llx\n", (unsigned long long)s->sums->checksum);
