@@ -315,10 +315,10 @@ impl Hlrc {
             self.grant_home_access(site, located, wanted);
         } else if page.valid {
             let rested = page.access == Access::None;
-            let is_trial = page.standing.end_trial();
+            let is_trial = page.standing.end_trial() || page.habit.is_on_trial;
             self.give_copies(site, [(page_id, wanted)]);
             if is_trial {
-                self.note_use(site, page_id);
+                self.note_use(site, page_id, true);
                 self.note_migrant(site, page_id);
             } else if rested {
                 self.follow_streams(site, located, false);
@@ -327,7 +327,7 @@ impl Hlrc {
             let in_flight = page.fetch.is_some();
             page.standing.end_trial();
             page.wait(wanted, waiter);
-            self.note_use(site, page_id);
+            self.note_use(site, page_id, in_flight);
             self.note_migrant(site, page_id);
             if !in_flight {
                 self.request_page(site, home, page_id);
@@ -616,8 +616,11 @@ impl Hlrc {
     /// What this node has of the page is not good any more; a page that it had access to is added to `voided`.
     fn void(&mut self, page_id: PageId, voided: &mut PageSet) {
         let page = self.pages.entry(page_id).or_default();
-        page.valid = false;
+        let was_valid = std::mem::take(&mut page.valid);
         if page.access == Access::None {
+            if was_valid && page.habit.is_on_trial {
+                page.habit.note_mistake();
+            }
             return;
         }
         page.access = Access::None;

@@ -352,13 +352,15 @@ impl Hlrc {
         for (page_id, _) in &fetches {
             site.tell(|| Some(Fact::Holds { page: *page_id, version: self.pages[page_id].held.clone() }));
         }
-        let given = fetches.iter().filter(|(page_id, fetch)| {
+        let mut given = Vec::new();
+        for (page_id, fetch) in &fetches {
+            let page = self.pages.entry(*page_id).or_default();
             // A marker that nobody has touched yet tells when it is touched; a page with unsent writes has no time for that.
-            !fetch.marks || fetch.demanded || self.pages[page_id].twin
-        });
-        let given: Vec<(PageId, Access)> = given
-            .map(|(page_id, fetch)| (*page_id, if fetch.wants_write { Access::Write } else { Access::Read }))
-            .collect();
+            if !fetch.marks || fetch.demanded || page.twin {
+                page.habit.is_on_trial = false;
+                given.push((*page_id, if fetch.wants_write { Access::Write } else { Access::Read }));
+            }
+        }
         self.give_copies(site, given);
         for (_, fetch) in fetches {
             fetch.waiters.into_iter().for_each(|waiter| site.out.wake(waiter, crate::Outcome::Done));

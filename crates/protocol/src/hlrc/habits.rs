@@ -5,9 +5,13 @@
 //! thread came then, with all others of that barrier, in one message to each home. (Most are read in the phase that follows. The page of a home
 //! that nobody else holds is invalidated one barrier after it was fetched, since the fetch makes it shared, and read when it has been written again.)
 //!
-//! A page that has come unasked does not fault, so nobody sees whether it is still read. A habit is therefore believed a few times only; then the
-//! program must fault once more to renew it, and each time that it does it is believed twice as often, up to a bound. A
-//! page that was fetched in vain is in vain no more often than that.
+//! A page that has come unasked does not fault, so nobody sees whether it is still read. So a habit that has been seen twice in a row is first
+//! put to a **trial**: the page is fetched, but left without access, and the fault of its first touch, which needs no message, proves the habit
+//! right. Then it is believed a few times, and put to a trial again; each time that it proves right it is believed twice as often, up to a bound.
+//!
+//! A page on trial that is lost again was fetched in vain: a mistake. The way from its loss to its use is counted from the first loss then, as if it
+//! had not been fetched. After [`MISTAKES_MAX`] of them in a row a page has no habits any more: where distances alternate, as with two
+//! arrays that change places, none is right for long.
 //!
 //! Where a habit has proved right, the reader may order the page: [`supplies`](super::supplies).
 
@@ -22,6 +26,9 @@ use crate::coherence::Site;
 pub(super) const BELIEVED_MIN: u8 = 2;
 pub(super) const BELIEVED_MAX: u8 = 16;
 
+/// So many mistakes in a row end a page's habits.
+const MISTAKES_MAX: u8 = 3;
+
 /// A page that is read so many barriers after it was lost, or later, has no habit.
 const PHASES_MAX: u64 = 4;
 
@@ -32,29 +39,57 @@ pub(super) struct Habit {
     pub(super) lost_in: u64,
     /// It is read so many epochs later.
     later: u8,
-    /// How many more times it is fetched unasked.
+    /// How many more times it is fetched and opened unasked.
     believed: u8,
-    /// How many times it was when the program last faulted on it.
+    /// How many times it was when it last proved right; 0: the last use was not like the one before.
     trust: u8,
+    /// It is fetched, or here, and nobody has touched it.
+    pub(super) is_on_trial: bool,
+    /// Trials in a row that ended without a touch.
+    mistakes: u8,
+}
+
+/// A page that will be read.
+#[derive(Debug)]
+pub(super) struct Expected {
+    page: PageId,
+    /// As it was lost then; if it has been lost again since, it has been read.
+    lost_in: u64,
+    is_trial: bool,
 }
 
 impl Habit {
-    /// Whether the page is fetched without a fault this time.
+    /// Whether the page, which comes unasked this time, is opened at once.
     pub(super) fn believe(&mut self) -> bool {
         let left = self.believed.checked_sub(1);
         self.believed = left.unwrap_or_default();
         left.is_some()
     }
+
+    /// The page is lost. Whether to fetch it in time, and if so, whether on trial.
+    fn expect(&mut self) -> Option<bool> {
+        if self.believe() {
+            return Some(false);
+        }
+        (self.trust > 0 && self.mistakes < MISTAKES_MAX).then_some(true)
+    }
+
+    /// The page is lost again, and was on trial until now.
+    pub(super) fn note_mistake(&mut self) {
+        self.mistakes = self.mistakes.saturating_add(1);
+        (self.is_on_trial, self.trust, self.believed) = (false, 0, 0);
+    }
 }
 
 /// The pages to be fetched at the next barriers, the next one first: no more than have been invalidated at [`PHASES_MAX`] barriers.
-pub(super) type Due = VecDeque<Vec<PageId>>;
+pub(super) type Due = VecDeque<Vec<Expected>>;
 
 impl Hlrc {
-    /// A thread has faulted on the page, which was absent, perhaps on its way here already.
-    pub(super) fn note_use(&mut self, site: &mut Site, page_id: PageId) {
+    /// A thread has faulted on the page, which was absent, or came unasked: it is on its way here, or on trial.
+    pub(super) fn note_use(&mut self, site: &mut Site, page_id: PageId, comes_unasked: bool) {
         let epoch = site.collectives_done;
         let habit = &mut self.pages.entry(page_id).or_default().habit;
+        habit.is_on_trial = false;
         let later = epoch - habit.lost_in;
         if habit.lost_in == 0 || later >= PHASES_MAX {
             (habit.trust, habit.believed) = (0, 0);
@@ -62,8 +97,12 @@ impl Hlrc {
         }
         let is_as_before = u64::from(habit.later) == later;
         let has_proved_right = is_as_before && habit.trust > 0;
-        habit.trust = if is_as_before { habit.trust * 2 } else { 0 }.clamp(BELIEVED_MIN, BELIEVED_MAX);
-        (habit.later, habit.believed) = (later as u8, habit.trust);
+        habit.trust = if is_as_before { (habit.trust * 2).clamp(BELIEVED_MIN, BELIEVED_MAX) } else { 0 };
+        habit.later = later as u8;
+        habit.believed = 0;
+        if is_as_before && comes_unasked {
+            (habit.believed, habit.mistakes) = (habit.trust, 0);
+        }
         self.consider_order(site, page_id, has_proved_right);
     }
 
@@ -77,15 +116,34 @@ impl Hlrc {
         for page_id in invalidated.iter() {
             let page = self.pages.entry(page_id).or_default();
             page.habit.lost_in = epoch;
-            if !page.valid && !self.supplies.expects(page_id) && page.habit.believe() {
-                self.due[usize::from(page.habit.later)].push(page_id);
+            if !page.valid
+                && !self.supplies.expects(page_id)
+                && let Some(is_trial) = page.habit.expect()
+                && !(is_trial && page.standing.is_ordered())
+            {
+                let expected = Expected { page: page_id, lost_in: epoch, is_trial };
+                self.due[usize::from(page.habit.later)].push(expected);
             }
         }
-        let mut wanted = self.due.pop_front().unwrap_or_default();
-        wanted.retain(|page_id| {
-            let located = site.locate(*page_id);
-            self.may_prefetch() && self.begin_prefetch(site, located)
-        });
+        let mut wanted = Vec::new();
+        for expected in self.due.pop_front().unwrap_or_default() {
+            if self.fetch_expected(site, &expected) {
+                wanted.push(expected.page);
+            }
+        }
         self.request_pages(site, &wanted, false);
+    }
+
+    /// Begins to fetch the page, unless it has been read already, or cannot be fetched now: whether it is to be asked for.
+    fn fetch_expected(&mut self, site: &mut Site, expected: &Expected) -> bool {
+        let located = site.locate(expected.page);
+        let is_as_lost = self.pages[&expected.page].habit.lost_in == expected.lost_in;
+        if !is_as_lost || !self.may_prefetch() || !self.begin_prefetch(site, located) {
+            return false;
+        }
+        let page = self.pages.entry(expected.page).or_default();
+        page.habit.is_on_trial = expected.is_trial;
+        page.fetch.as_mut().expect("it has just begun").marks = expected.is_trial;
+        true
     }
 }

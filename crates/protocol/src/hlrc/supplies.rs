@@ -60,6 +60,11 @@ pub(super) struct Standing {
 }
 
 impl Standing {
+    /// Whether the page comes from its home whenever it has changed.
+    pub(super) fn is_ordered(&self) -> bool {
+        self.is_ordered
+    }
+
     /// Somebody touches the page. Whether a supply was on trial.
     pub(super) fn end_trial(&mut self) -> bool {
         std::mem::take(&mut self.is_on_trial)

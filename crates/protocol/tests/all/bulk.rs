@@ -494,6 +494,37 @@ fn habits_that_end_are_given_up() {
     assert_eq!(job.taken().3, 0, "nothing is fetched long after the last read");
 }
 
+/// Arrays that change places are read at distances from their loss that no habit fits: a page travels in vain a few times only.
+#[test]
+fn arrays_that_change_places_are_not_fetched_in_vain() {
+    for tracking in TRACKINGS {
+        let mut job = Job::of_two(tracking);
+        // Not in steps that could be a stream.
+        let arrays: [Vec<u64>; 2] =
+            [100, 105].map(|first| (0..10).map(|index| first + 10 * index * index).collect());
+        let (mut fetched_in_all, transforms) = (0, 20);
+        for transform in 0..transforms {
+            for step in 0..3 {
+                let (from, to) = (&arrays[(transform + step) % 2], &arrays[(transform + step + 1) % 2]);
+                from.iter().for_each(|page| job.touch(NODE_1, *page, Access::Read));
+                to.iter().for_each(|page| job.touch(NODE_0, *page, Access::Write));
+                job.meet(Collective::Barrier);
+                if step < 2 {
+                    to.iter().for_each(|page| job.touch(NODE_0, *page, Access::Write));
+                    job.meet(Collective::Barrier);
+                }
+                fetched_in_all += job.taken().3;
+            }
+        }
+        let read_in_all = 3 * transforms as u64 * arrays[0].len() as u64;
+        let mistakes = 3 * 2 * arrays[0].len() as u64;
+        assert!(
+            fetched_in_all <= read_in_all + mistakes,
+            "{fetched_in_all} pages fetched for {read_in_all} under {tracking:?} tracking"
+        );
+    }
+}
+
 /// Who fills memory that nobody else has faults once for every doubling, not once a page.
 #[test]
 fn untouched_pages_are_given_out_in_runs() {
