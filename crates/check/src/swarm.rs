@@ -5,6 +5,7 @@
 
 use hiroba_base::{NodeId, RngExt, seeded};
 use hiroba_protocol::adaptive::adaptive;
+use hiroba_protocol::aurc::Aurc;
 use hiroba_protocol::barrier::BELOW_MAX;
 use hiroba_protocol::coherence::Coherence;
 use hiroba_protocol::erc::{Erc, Mode};
@@ -182,7 +183,11 @@ fn coherence(conditions: &Conditions, me: NodeId, limits: Limits) -> Box<dyn Coh
         Protocol::Adaptive if migrants => {
             Box::new(adaptive(reached).moving_after(SOON).resting_after(rest_after).ordering_hastily())
         }
-        Protocol::Adaptive | Protocol::Aurc | Protocol::Lrc | Protocol::Sc => protocol.coherence(reached),
+        Protocol::Aurc => {
+            let hlrc = Hlrc::new().resting_after(rest_after).reading_from(reached);
+            Box::new(Aurc::new(hlrc.moving_homes(homes).moving_after(SOON)))
+        }
+        Protocol::Adaptive | Protocol::Lrc | Protocol::Sc => protocol.coherence(reached),
     }
 }
 

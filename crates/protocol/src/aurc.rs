@@ -49,12 +49,12 @@ pub mod mapped;
 use std::collections::BTreeMap;
 
 use hiroba_base::{Access, IntervalSeq, NodeId, PageId, PageRange, PageSet, VectorTimestamp};
-use hiroba_wire::{Limits, Message, PageDiff};
+use hiroba_wire::{HomeMoves, Limits, Message, PageDiff};
 use rustc_hash::FxHashMap;
 
 use crate::coherence::{Coherence, Site, WordOperation};
-use crate::hlrc::{FLUSH_BATCH_BYTES, Hlrc, change_frame};
-use crate::home::Located;
+use crate::hlrc::{FLUSH_BATCH_BYTES, Hlrc};
+use crate::home::{HomePolicy, Located};
 use crate::{Consistency, Done, Effect, ProtocolError, Waiter, WriteTracking};
 
 /// Pages that are compared in one lull, at most, and bytes of them: some tens of microseconds, for which faults wait.
@@ -80,8 +80,8 @@ pub struct Aurc {
     candidates: FxHashMap<PageId, Candidate>,
     /// Early diffs that the host has yet to make.
     awaited: usize,
-    /// Those that it has made in this lull, by home.
-    made: BTreeMap<NodeId, Vec<(PageId, Vec<u8>)>>,
+    /// Those that it has made in this lull.
+    made: Vec<(PageId, Vec<u8>)>,
 }
 
 /// What is known of a copy that has been dirty.
@@ -190,7 +190,7 @@ impl Aurc {
         self.awaited -= 1;
         if !runs.is_empty() {
             self.hlrc.sent_early.insert(page);
-            self.made.entry(site.locate(page).home).or_default().push((page, runs));
+            self.made.push((page, runs));
         }
         if site.is_async(page) {
             // What is stored from now on is noted, and what was stored before it is sent.
@@ -206,7 +206,11 @@ impl Aurc {
 
     fn send_made(&mut self, site: &mut Site) {
         let seq = open_interval(site);
-        for (home, made) in std::mem::take(&mut self.made) {
+        let mut of_each: BTreeMap<NodeId, Vec<(PageId, Vec<u8>)>> = BTreeMap::new();
+        for (page, runs) in std::mem::take(&mut self.made) {
+            of_each.entry(site.locate(page).home).or_default().push((page, runs));
+        }
+        for (home, made) in of_each {
             let mut batch: Vec<PageDiff<'_>> = Vec::new();
             let mut bytes = 0;
             for (page, runs) in &made {
@@ -246,6 +250,14 @@ impl Coherence for Aurc {
         self.hlrc.is_read_from()
     }
 
+    fn move_homes(&mut self, policy: HomePolicy) {
+        self.hlrc.move_homes(policy);
+    }
+
+    fn can_move_homes(&self) -> bool {
+        self.hlrc.can_move_homes()
+    }
+
     fn access(&self, page: PageId) -> Access {
         self.hlrc.access(page)
     }
@@ -274,11 +286,9 @@ impl Coherence for Aurc {
         message: &Message<'_>,
     ) -> Result<(), ProtocolError> {
         match message {
-            Message::EarlyDiffs { seq, diffs } => diffs.iter().try_for_each(|diff| {
-                self.hlrc.check_diff(site, diff)?;
-                change_frame(site, diff.page, from, *seq, diff.runs);
-                Ok(())
-            }),
+            Message::EarlyDiffs { seq, diffs } => {
+                self.hlrc.handle_early_diffs(site, from, message, *seq, diffs)
+            }
             Message::PagesReply { copies, .. } => {
                 self.hlrc.handle_message(site, from, message)?;
                 self.queue_written(site, copies.iter().map(|copy| copy.page));
@@ -349,6 +359,18 @@ impl Coherence for Aurc {
 
     fn end_invalidation(&mut self, site: &mut Site) {
         self.hlrc.end_invalidation(site);
+    }
+
+    fn give_away(&mut self, site: &mut Site) -> Vec<HomeMoves> {
+        self.hlrc.give_away(site)
+    }
+
+    fn handle_moves(&mut self, site: &mut Site, moves: &[(PageId, NodeId)]) -> Result<(), ProtocolError> {
+        self.hlrc.handle_moves(site, moves)
+    }
+
+    fn move_after_release(&mut self, site: &mut Site) {
+        self.hlrc.move_after_release(site);
     }
 
     fn begin_phase(&mut self, site: &mut Site, voided: &PageSet) {

@@ -350,6 +350,11 @@ impl Consistency {
             rule.parts(&self.site.homes, region, granules_per_page, placement, granule_bytes, left)
         });
         for Part { granules, mapped_onto } in parts {
+            let placement = match (placement, mapped_onto) {
+                // Nobody is without a page that all have mapped, so nobody is the first to touch it.
+                (Placement::FirstTouch, Some(_)) => Placement::Block,
+                (other, _) => other,
+            };
             self.site.homes.add_part(granules, region, granules_per_page, placement);
             let index = match mapped_onto {
                 Some(home) => {

@@ -74,6 +74,7 @@
 
 mod atomics;
 mod copies;
+mod early;
 mod habits;
 mod migrants;
 mod moves;
@@ -261,12 +262,6 @@ impl Hlrc {
         site.out.push(Effect::Protect { pages, access });
     }
 
-    /// Whether the page has a twin here that may differ from it, and no page that could cross a diff is on its way.
-    pub(crate) fn may_send_early(&self, site: &Site, page_id: PageId) -> bool {
-        let may = |page: &Page| page.twin && page.fetch.is_none();
-        self.written.contains(page_id) && !site.is_home(page_id) && self.pages.get(&page_id).is_some_and(may)
-    }
-
     /// Whether the host notes writes to any page.
     pub(crate) fn watches_any(&self) -> bool {
         !self.watch.pages.is_empty()
@@ -429,7 +424,7 @@ impl Hlrc {
         for diff in diffs {
             self.check_diff(site, diff)?;
             let PageDiff { page: page_id, runs } = *diff;
-            if !self.moves.keep_diff(page_id, writer, seq, runs) {
+            if !self.moves.keep_diff(diff, writer, seq, false) {
                 self.apply_diff(site, page_id, writer, seq, runs);
                 self.serve_pending(site, page_id);
             }
@@ -441,7 +436,7 @@ impl Hlrc {
     }
 
     /// Whether a diff fits a page that is homed here.
-    pub(crate) fn check_diff(&self, site: &Site, diff: &PageDiff<'_>) -> Result<(), ProtocolError> {
+    fn check_diff(&self, site: &Site, diff: &PageDiff<'_>) -> Result<(), ProtocolError> {
         let PageDiff { page: page_id, runs } = *diff;
         let located = site.homes.locate(page_id);
         if located.is_none_or(|located| located.page != page_id || located.home != site.me) {
@@ -465,6 +460,7 @@ impl Hlrc {
         let page = self.pages.entry(page_id).or_default();
         page.held.advance(writer, seq);
         page.needed.retain_beyond(&page.held);
+        self.moves.note_whole(page_id, &page.held);
     }
 
     fn serve_pending(&mut self, site: &mut Site, page_id: PageId) {
@@ -485,23 +481,8 @@ impl Hlrc {
     }
 }
 
-/// Whether something is said to the home of pages that are homed elsewhere, as far as this node has heard: its sender has heard more.
-fn is_for_next_home(site: &Site, message: &Message<'_>) -> bool {
-    let is_elsewhere = |page: PageId| {
-        site.homes.locate(page).is_some_and(|located| located.page == page && located.home != site.me)
-    };
-    match message {
-        Message::PageRequest { page, .. } | Message::AtomicRequest { page, .. } => is_elsewhere(*page),
-        Message::PagesRequest { wanted, .. } => {
-            wanted.iter().flat_map(|group| group.pages.iter()).any(is_elsewhere)
-        }
-        Message::Diffs { diffs, .. } => diffs.iter().any(|diff| is_elsewhere(diff.page)),
-        _ => false,
-    }
-}
-
 /// Changes the frame of a page that is homed here, not its version.
-pub(crate) fn change_frame(site: &mut Site, page: PageId, writer: NodeId, seq: IntervalSeq, runs: &[u8]) {
+fn change_frame(site: &mut Site, page: PageId, writer: NodeId, seq: IntervalSeq, runs: &[u8]) {
     if !runs.is_empty() {
         site.out.push(Effect::Apply { page, runs: runs.to_vec() });
     }
@@ -698,8 +679,7 @@ impl Coherence for Hlrc {
         from: NodeId,
         message: &Message<'_>,
     ) -> Result<(), ProtocolError> {
-        if self.moves.are_on(site) && is_for_next_home(site, message) {
-            site.ahead.push((from, message.encode()));
+        if self.keeps_ahead(site, from, message) {
             return Ok(());
         }
         match message {

@@ -89,12 +89,14 @@ impl Protocol {
         }
     }
 
-    /// Whether homes can move ([`Coherence::move_homes`]).
+    /// Whether it is the user's choice how homes move ([`Coherence::move_homes`]).
     pub fn can_move_homes(self) -> bool {
         match self {
-            Protocol::ErcInvalidate | Protocol::ErcUpdate | Protocol::Hlrc => true,
+            Protocol::ErcInvalidate | Protocol::ErcUpdate | Protocol::Hlrc | Protocol::Aurc => true,
+            // Nothing collects at homes.
+            Protocol::Sc | Protocol::Lrc => false,
             // Homes move by what this protocol learns.
-            Protocol::Sc | Protocol::Lrc | Protocol::Aurc | Protocol::Adaptive => false,
+            Protocol::Adaptive => false,
         }
     }
 

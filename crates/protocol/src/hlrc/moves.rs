@@ -42,7 +42,7 @@
 use std::collections::BTreeMap;
 
 use hiroba_base::{Access, IntervalSeq, NodeId, PageId, PageSet, VersionVector};
-use hiroba_wire::{HomeMoves, MOVES_PER_HOME_MAX, Message, PageCopy, PageHandedOver, PagesHeld};
+use hiroba_wire::{HomeMoves, MOVES_PER_HOME_MAX, Message, PageCopy, PageDiff, PageHandedOver, PagesHeld};
 use rustc_hash::FxHashMap;
 
 use super::copies::{GROUPS_SEARCHED, REPLY_BYTES_MAX};
@@ -63,6 +63,8 @@ pub(super) struct Moves {
     first_touched: BTreeMap<PageId, NodeId>,
     /// Who modifies or fetches pages that are homed here.
     used: FxHashMap<PageId, HomeUse>,
+    /// Of pages that are homed here, intervals of which they hold a part, and of which their versions say nothing ([`crate::aurc`]).
+    parts: FxHashMap<PageId, VersionVector>,
     /// How often pages that are homed here have moved.
     times: FxHashMap<PageId, u32>,
     leaving: Option<Leaving>,
@@ -101,7 +103,17 @@ struct Coming {
     is_here: bool,
     /// It was handed over; its content is still to come.
     handed: Option<PageHandedOver>,
-    diffs: Vec<(NodeId, IntervalSeq, Vec<u8>)>,
+    diffs: Vec<DiffKept>,
+}
+
+/// A diff that waits for its page.
+#[derive(Debug)]
+struct DiffKept {
+    writer: NodeId,
+    seq: IntervalSeq,
+    runs: Vec<u8>,
+    /// It came before its interval's end.
+    is_early: bool,
 }
 
 impl Moves {
@@ -132,7 +144,7 @@ impl Moves {
 
     /// Whether diffs of a writer wait.
     fn keeps_diffs_of(&self, writer: NodeId) -> bool {
-        self.coming.values().any(|coming| coming.diffs.iter().any(|(of, ..)| *of == writer))
+        self.coming.values().any(|coming| coming.diffs.iter().any(|kept| kept.writer == writer))
     }
 
     /// Whether an interval of `writer` must not be published yet: then it is when the diffs that wait have been applied.
@@ -144,11 +156,32 @@ impl Moves {
         puts_off
     }
 
-    /// The diff of a page that is coming waits. Whether it does.
-    pub(super) fn keep_diff(&mut self, page: PageId, writer: NodeId, seq: IntervalSeq, runs: &[u8]) -> bool {
-        let Some(coming) = self.coming.get_mut(&page) else { return false };
-        coming.diffs.push((writer, seq, runs.to_vec()));
+    /// The diff of a page that is coming waits; it is early if it came before its interval's end. Whether it does.
+    pub(super) fn keep_diff(
+        &mut self,
+        diff: &PageDiff<'_>,
+        writer: NodeId,
+        seq: IntervalSeq,
+        is_early: bool,
+    ) -> bool {
+        let Some(coming) = self.coming.get_mut(&diff.page) else { return false };
+        coming.diffs.push(DiffKept { writer, seq, runs: diff.runs.to_vec(), is_early });
         true
+    }
+
+    /// A page homed here holds some of what an open interval has changed.
+    pub(super) fn note_part(&mut self, page: PageId, writer: NodeId, seq: IntervalSeq) {
+        self.parts.entry(page).or_default().advance(writer, seq);
+    }
+
+    /// A page homed here holds these intervals as a whole.
+    pub(super) fn note_whole(&mut self, page: PageId, held: &VersionVector) {
+        if let Some(parts) = self.parts.get_mut(&page) {
+            parts.retain_beyond(held);
+            if parts.is_empty() {
+                self.parts.remove(&page);
+            }
+        }
     }
 
     /// A node has modified so many bytes of a page homed here.
@@ -321,6 +354,15 @@ impl Hlrc {
         site.tell(|| Some(Fact::Moved { pages: [page_id].into_iter().collect(), to }));
     }
 
+    /// Keeps what is said to the home of pages of which this node has yet to hear that it will be their home. Whether it did.
+    pub(super) fn keeps_ahead(&self, site: &mut Site, from: NodeId, message: &Message<'_>) -> bool {
+        let keeps = self.moves.are_on(site) && is_for_next_home(site, message);
+        if keeps {
+            site.ahead.push((from, message.encode()));
+        }
+        keeps
+    }
+
     pub(super) fn handle_moves_heard(
         &mut self,
         site: &mut Site,
@@ -446,7 +488,9 @@ impl Hlrc {
         for (page_id, to) in &next_homes {
             let page = self.pages.entry(*page_id).or_default();
             let times = self.moves.times.remove(page_id).unwrap_or_default();
-            let has_all = held.get(page_id).is_some_and(|held| held.covers(&page.held));
+            // What an open interval has changed so far is in no version.
+            let has_part = self.moves.parts.remove(page_id).is_some();
+            let has_all = !has_part && held.get(page_id).is_some_and(|held| held.covers(&page.held));
             let handed = PageHandedOver {
                 page: *page_id,
                 version: page.held.clone(),
@@ -589,8 +633,12 @@ impl Hlrc {
         self.atomic_turns.extend(turns.into_iter().map(|(offset, turn)| ((page_id, offset), turn)));
         site.tell(|| Some(Fact::Holds { page: page_id, version }));
         site.out.push(Effect::CountMove { page: page_id });
-        for (writer, seq, runs) in coming.diffs {
-            self.apply_diff(site, page_id, writer, seq, &runs);
+        for DiffKept { writer, seq, runs, is_early } in coming.diffs {
+            if is_early {
+                self.apply_early(site, page_id, writer, seq, &runs);
+            } else {
+                self.apply_diff(site, page_id, writer, seq, &runs);
+            }
         }
         self.serve_pending(site, page_id);
     }
@@ -599,5 +647,22 @@ impl Hlrc {
         for (writer, seq) in std::mem::take(&mut self.moves.unpublished) {
             self.publish(site, writer, seq);
         }
+    }
+}
+
+/// Whether something is said to the home of pages that are homed elsewhere, as far as this node has heard: its sender has heard more.
+fn is_for_next_home(site: &Site, message: &Message<'_>) -> bool {
+    let is_elsewhere = |page: PageId| {
+        site.homes.locate(page).is_some_and(|located| located.page == page && located.home != site.me)
+    };
+    match message {
+        Message::PageRequest { page, .. } | Message::AtomicRequest { page, .. } => is_elsewhere(*page),
+        Message::PagesRequest { wanted, .. } => {
+            wanted.iter().flat_map(|group| group.pages.iter()).any(is_elsewhere)
+        }
+        Message::Diffs { diffs, .. } | Message::EarlyDiffs { diffs, .. } => {
+            diffs.iter().any(|diff| is_elsewhere(diff.page))
+        }
+        _ => false,
     }
 }

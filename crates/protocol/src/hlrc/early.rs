@@ -1,0 +1,55 @@
+//! Diffs that leave before their interval ends, as far as home-based LRC is concerned: which pages may be sent so, and what their homes make of
+//! it. When they leave, and why this is right, [`crate::aurc`] says.
+
+use hiroba_base::{IntervalSeq, NodeId, PageId};
+use hiroba_wire::{Message, PageDiff};
+
+use super::{Hlrc, Page, change_frame};
+use crate::ProtocolError;
+use crate::coherence::Site;
+
+impl Hlrc {
+    /// Whether the page has a twin here that may differ from it, and no page that could cross a diff is on its way.
+    pub(crate) fn may_send_early(&self, site: &Site, page_id: PageId) -> bool {
+        let may = |page: &Page| page.twin && page.fetch.is_none();
+        self.written.contains(page_id) && !site.is_home(page_id) && self.pages.get(&page_id).is_some_and(may)
+    }
+
+    /// The home's side of `message`, which has these diffs of the sender's open interval.
+    pub(crate) fn handle_early_diffs(
+        &mut self,
+        site: &mut Site,
+        from: NodeId,
+        message: &Message<'_>,
+        seq: IntervalSeq,
+        diffs: &[PageDiff<'_>],
+    ) -> Result<(), ProtocolError> {
+        if self.keeps_ahead(site, from, message) {
+            return Ok(());
+        }
+        for diff in diffs {
+            self.check_diff(site, diff)?;
+            if !self.moves.keep_diff(diff, from, seq, true) {
+                self.apply_early(site, diff.page, from, seq, diff.runs);
+            }
+        }
+        Ok(())
+    }
+
+    /// Changes the frame and leaves the version as it is.
+    pub(super) fn apply_early(
+        &mut self,
+        site: &mut Site,
+        page_id: PageId,
+        writer: NodeId,
+        seq: IntervalSeq,
+        runs: &[u8],
+    ) {
+        change_frame(site, page_id, writer, seq, runs);
+        self.moves.note_modified(page_id, writer, runs.len());
+        self.note_touch(site, writer, page_id);
+        if self.moves.are_on(site) {
+            self.moves.note_part(page_id, writer, seq);
+        }
+    }
+}
