@@ -61,6 +61,8 @@ pub(super) struct NodeDigest<'a> {
     pub(super) sent: FxHashMap<NodeId, Vec<Parcel>>,
     /// How many messages came, by sender.
     pub(super) received: FxHashMap<NodeId, usize>,
+    /// The records that tell of moves of a page. All nodes tell of the same moves in the same order.
+    moves: FxHashMap<PageId, Vec<usize>>,
     /// By epoch: what the node had seen when it arrived there.
     pub(super) arrivals: BTreeMap<u64, Timestamp>,
 }
@@ -80,6 +82,11 @@ impl<'a> NodeDigest<'a> {
     pub(super) fn interval(&self, seq: IntervalSeq) -> Option<&Interval<'_>> {
         let found = self.intervals.binary_search_by_key(&seq, |interval| interval.seq).ok()?;
         Some(&self.intervals[found])
+    }
+
+    /// How often a page had moved when the node wrote this record, as far as it had heard.
+    pub(super) fn moves_before(&self, page: PageId, record: usize) -> usize {
+        self.moves.get(&page).map_or(0, |moves| moves.partition_point(|other| *other < record))
     }
 
     /// The intervals after `from` through `through`.
@@ -220,7 +227,10 @@ impl<'a> Digest<'a> {
                 Event::Met { epoch } => self.end(node, calls, End::Met(*epoch)),
                 Event::Published { to, count } => self.end(node, calls, End::Published(*to, *count)),
                 Event::Moved { pages, to } => {
-                    pages.iter().for_each(|page| _ = self.moved.entry(page).or_default().insert(*to));
+                    for page in pages.iter() {
+                        self.moved.entry(page).or_default().insert(*to);
+                        digest.moves.entry(page).or_default().push(record);
+                    }
                 }
                 Event::Region { granules, .. } => _ = self.regions.insert(granules.first, event),
                 _ => {}

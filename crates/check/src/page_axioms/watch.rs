@@ -503,7 +503,7 @@ impl<'a> Watcher<'a> {
             *applied = (seq, 0);
         }
         applied.1 += bytes;
-        let applied = applied.1;
+        let applied = applied.1 + self.applied_before_moves(page, writer, seq);
         // What an interval still under way changes nobody can hold it to; its end shows whether all has come.
         let is_whole = !self.rules.in_pieces() || applied >= made.unwrap_or(0);
         if is_whole {
@@ -524,6 +524,22 @@ impl<'a> Watcher<'a> {
                 format!("a diff of {page} of {applied} bytes from interval {seq} of node {writer} is applied, which made {made}")
             });
         }
+    }
+
+    /// What an interval has changed of a page in pieces: bytes of those that were applied at homes from which the page has come since.
+    fn applied_before_moves(&self, page: PageId, writer: NodeId, seq: IntervalSeq) -> u32 {
+        if !self.rules.in_pieces() || !self.digest.has_moved(page) {
+            return 0;
+        }
+        let moves = |node: NodeId, record| self.digest.nodes[node.index()].moves_before(page, record);
+        let moves_here = moves(self.node, self.record);
+        let others = self.run.ids().filter(|other| *other != self.node).map(|other| {
+            let applied = self.digest.nodes[other.index()].applied.get(&(page, writer));
+            let pieces = applied.into_iter().flatten().filter(|piece| piece.seq == seq);
+            let earlier = pieces.filter(|piece| moves(other, piece.record) < moves_here);
+            earlier.map(|piece| piece.bytes).sum::<u32>()
+        });
+        others.sum()
     }
 
     /// When all is read: diffs that came here and were not applied.
