@@ -11,6 +11,7 @@ use crate::memory::{Merge, TwinAfter};
 use crate::program::GRANULE_BYTES;
 
 pub mod aurc;
+pub mod aurc_moves;
 pub mod erc;
 pub mod first_touch;
 pub mod lrc;

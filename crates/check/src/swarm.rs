@@ -12,7 +12,7 @@ use hiroba_protocol::erc::{Erc, Mode};
 use hiroba_protocol::hlrc::{Hlrc, RESTING_AFTER_RELEASES};
 use hiroba_protocol::home::{HomePolicy, MoveThreshold};
 use hiroba_protocol::{Consistency, Protocol, WriteTracking};
-use hiroba_wire::Limits;
+use hiroba_wire::{Limits, Placement};
 use thiserror::Error;
 
 use crate::cluster::{Cluster, Failure, NetworkChoice, Options};
@@ -133,7 +133,11 @@ impl Case {
         if !protocol.can_move_homes() {
             conditions.homes = HomePolicy::Fixed;
         }
-        Case { program: generate(seed, shape), conditions }
+        let mut program = generate(seed, shape);
+        if random.random_range(0..3) == 0 {
+            program.regions.iter_mut().for_each(|region| region.placement = Placement::FirstTouch);
+        }
+        Case { program, conditions }
     }
 }
 

@@ -154,9 +154,10 @@ impl Hlrc {
         self.prefetching_bytes < PREFETCHING_BYTES_MAX
     }
 
-    /// False when there is no need.
+    /// False when there is no need; or when the page is coming here to stay, since what this node knows of by now may have been sent here and not to
+    /// the last home, which the word that it publishes does not show.
     pub(super) fn begin_prefetch(&mut self, site: &mut Site, located: Located) -> bool {
-        if located.home == site.me {
+        if located.home == site.me || self.moves.keeps_away(located.page) {
             return false;
         }
         let page = self.pages.entry(located.page).or_default();
