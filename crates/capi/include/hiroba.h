@@ -103,7 +103,8 @@ typedef enum hiroba_placement {
     /* Each page where it is touched first: in blocks until then, it goes there at the next barrier (or other call that all nodes make
      * together), up to 4096 pages a node and barrier, once. Who touches it is who loads or stores first after the
      * allocation, as far as its home of that time hears; pages with atomic words stay. "sc" and "lrc" accept it, but have
-     * no homes whose place matters; "aurc", and --races, whose homes do not move, leave the blocks and say so once. */
+     * no homes whose place matters, nor have the long runs of pages that "aurc" maps where nodes share memory; --races,
+     * whose homes do not move, leaves the blocks and says so once. */
     HIROBA_PLACEMENT_FIRST_TOUCH = 3
 } hiroba_placement;
 

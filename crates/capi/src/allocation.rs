@@ -21,7 +21,7 @@ fn allocate(
     protocol: Option<Protocol>,
 ) -> *mut c_void {
     let Some(runtime) = Runtime::get() else { return outside(call) };
-    if placement == Placement::FirstTouch && !runtime.can_place_by_first_touch(protocol) {
+    if placement == Placement::FirstTouch && !runtime.can_place_by_first_touch() {
         say_that_homes_stay(call, runtime);
     }
     match runtime.allocate(bytes as u64, placement, page_size, protocol) {
@@ -43,8 +43,7 @@ fn say_that_homes_stay(call: &str, runtime: &Runtime) {
     if runtime.node() == NodeId::ZERO {
         SAID.call_once(|| {
             eprintln!(
-                "hiroba: {call}: HIROBA_PLACEMENT_FIRST_TOUCH places pages in consecutive blocks where homes cannot move \
-                 (under aurc, or with --races)"
+                "hiroba: {call}: HIROBA_PLACEMENT_FIRST_TOUCH places pages in consecutive blocks where homes cannot move (with --races)"
             );
         });
     }

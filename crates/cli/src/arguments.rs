@@ -294,7 +294,8 @@ struct RunArguments {
     /// consistency)
     #[arg(long, value_name = "PROTOCOL", default_value = "hlrc")]
     protocol: String,
-    /// When the home of a page moves: off, modification (at barriers, to who has modified most of it) or faults (to who faults on it most)
+    /// When the home of a page moves: off, modification (at barriers, to who has modified most of it) or faults (to who faults on it most); under
+    /// hlrc, aurc (but for pages that all nodes have mapped) and the eager protocols
     #[arg(long, value_name = "POLICY", default_value = "off")]
     home_migration: String,
     /// Fetch pages ahead of the program, as it says or as its faults show: on or off (a fault for every page)

@@ -123,10 +123,10 @@ impl Runtime {
         Ok(address)
     }
 
-    /// Whether [`Placement::FirstTouch`] is more than consecutive blocks under this protocol (the job's when `None`), or no protocol
-    /// could make more of it: without homes that collect diffs nothing depends on them.
-    pub fn can_place_by_first_touch(&self, protocol: Option<Protocol>) -> bool {
-        protocol.unwrap_or(self.protocol()) != Protocol::Aurc && !self.looks_for_races()
+    /// Whether [`Placement::FirstTouch`] is more than consecutive blocks, or no protocol could make more of it: nothing depends on homes
+    /// that collect no diffs, nor on those of pages that all nodes have mapped.
+    pub fn can_place_by_first_touch(&self) -> bool {
+        !self.looks_for_races()
     }
 
     fn granule_bytes(&self) -> u64 {

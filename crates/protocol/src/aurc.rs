@@ -22,6 +22,7 @@
 //! | dirty | when it is due: early diff, twin := twin + diff → partly sent | – | diff, notice | → dirty, invalidated |
 //! | dirty, invalidated | the same, stays invalidated | fetch by message | diff, notice | – |
 //! | dirty, on its way here | – : the page would come without the diff | wait | as there | – |
+//! | coming, to be homed here | – : it has no twin | wait | – | as there |
 //! | partly sent | when it is due again: the same | – | what differs still, perhaps nothing; **notice anyway** | → dirty, invalidated; its notice stays owed |
 //!
 //! Why this is right:
@@ -39,6 +40,15 @@
 //!   So a page on its way is not sent early, since it may have left the home before; and a page that was sent early is not read from
 //!   the home's frame, where nobody could tell whether the diff is applied yet, until the interval has ended and counts as needed.
 //! - *Atomic words* are patched into the twin too, so no diff undoes them; plain stores to them precede an operation by a release, as there.
+//! - *Homes may move in the middle of an interval* (`hlrc/moves.rs`). An early diff goes where its writer takes the page for homed when it
+//!   sends it. To the last home it comes ahead of its writer's word that it has heard of the move, so what is handed over holds it. But no version
+//!   tells of it: a next home whose copy has all of the version may lack it still. So the home notes of which open intervals its pages hold *parts*, and
+//!   sends such a page's content in any case. What goes to the next home waits there while the page is coming, in one queue with whole diffs and
+//!   ahead of requests. Of an interval whose first parts went to the last home the rest, be it empty, goes to the next one with the notice:
+//!   there it is applied, and makes version and published word go on, only when the content is there that holds those parts.
+//!   When the page moves again, its writer has arrived at a collective meanwhile, which ends an interval: then the version tells of it.
+//! - *The next home* may have sent some of its own copy early. The release that lets the page rest sends what is left, or nothing, to the last home, ahead
+//!   of its word. From then on the page has no twin here that could be compared, and a page that is homed here never is.
 //!
 //! What it costs: a page that the program writes again is sent again. So it goes early only when it has been quiet, as far as is known: where writes
 //! are noted, when they show none since the lull before; else, one lull after its first store. Each time that it is looked at it waits four times

@@ -9,8 +9,10 @@ use hiroba_check::page_axioms::{self, Rules};
 use hiroba_check::program::{GRANULE_BYTES, Program};
 use hiroba_check::random_program::{Shape, generate};
 use hiroba_check::sequential::{self, Sequential};
+use hiroba_protocol::home::HomePolicy;
 use hiroba_protocol::{Engine, Protocol, WriteTracking};
 use hiroba_trace::Event;
+use hiroba_wire::Placement;
 
 const SEEDS: u64 = 200;
 const STEPS_MAX: u64 = 40_000;
@@ -31,24 +33,27 @@ struct Way {
     run_granules: u64,
     tracking: WriteTracking,
     one_sided: bool,
+    /// How homes of pages move that are not mapped.
+    homes: HomePolicy,
 }
 
 impl Way {
     /// Memory that is shared is read by other nodes as well, but need not be.
     fn of(seed: u64, run_granules: u64) -> Way {
         let tracking = if seed.is_multiple_of(2) { WriteTracking::Fault } else { WriteTracking::Async };
-        Way { run_granules, tracking, one_sided: !(seed / 2).is_multiple_of(3) }
+        let homes = HomePolicy::ALL[seed as usize / 6 % 3];
+        Way { run_granules, tracking, one_sided: !(seed / 2).is_multiple_of(3), homes }
     }
 }
 
 /// A run, and what is wrong with it.
 fn run(program: &Program, seed: u64, way: Way, mutant: Option<Mutant>) -> Result<Ended, String> {
-    let Way { run_granules, tracking, one_sided } = way;
+    let Way { run_granules, tracking, one_sided, homes } = way;
     let mut options = Options { one_sided, steps_max: STEPS_MAX, ..Options::seeded(seed, tracking) };
     if let Some(mutant) = mutant {
         options.mutation = mutant.plant();
     }
-    let engine = mapping_aurc(run_granules * u64::from(GRANULE_BYTES), one_sided);
+    let engine = mapping_aurc(run_granules * u64::from(GRANULE_BYTES), one_sided, homes);
     let ended = Cluster::new(program, engine, options).run().map_err(|failure| failure.to_string())?;
     let verdict = judge(&ended.execution()).map_err(|error| error.to_string())?;
     if let Some(violation) = verdict.violations.first() {
@@ -123,11 +128,31 @@ fn seeds(count: u64) -> std::ops::Range<u64> {
     first..first + asked("HIROBA_CHECK_SEEDS").unwrap_or(count)
 }
 
+fn placed_by_first_touch(mut program: Program) -> Program {
+    program.regions.iter_mut().for_each(|region| region.placement = Placement::FirstTouch);
+    program
+}
+
+#[test]
+fn pages_go_where_they_are_touched_first_unless_they_are_mapped() {
+    let moves = |run_granules| {
+        let runs = (0..SEEDS).map(|seed| {
+            let way = Way { homes: HomePolicy::Fixed, ..Way::of(seed, run_granules) };
+            run(&placed_by_first_touch(generate(seed, SHAPES[0])), seed, way, None).unwrap()
+        });
+        let records = runs.flat_map(|ended| ended.run.nodes.into_iter().flat_map(|node| node.records));
+        records.filter(|record| matches!(record.event, Event::Moved { .. })).count()
+    };
+    assert_eq!(moves(1), 0, "all are mapped");
+    assert!(moves(3) > 0, "not all are mapped");
+}
+
 #[test]
 fn random_programs_behave_as_on_one_machine() {
     for seed in seeds(3000) {
         let way = Way::of(seed, RUNS[seed as usize / 4 % RUNS.len()]);
         let program = generate(seed, SHAPES[seed as usize / 16 % SHAPES.len()]);
+        let program = if (seed / 64).is_multiple_of(2) { placed_by_first_touch(program) } else { program };
         let ended = run(&program, seed, way, None);
         let ended = ended.unwrap_or_else(|wrong| panic!("seed {seed}, {way:?}: {wrong}"));
         if seed.is_multiple_of(8)
@@ -224,10 +249,10 @@ fn every_planted_bug_is_noticed() {
 fn runs_are_cut_where_homes_change_and_short_ones_stay() {
     use hiroba_base::PageSize;
     use hiroba_protocol::Effect;
-    use hiroba_wire::{Limits, Placement};
+    use hiroba_wire::Limits;
     let limits = Limits { nodes: 3, region_granules: 64, granule_bytes: GRANULE_BYTES };
     let mapped_of = |placement, pages: u64, run_granules: u64| {
-        let mut engine = mapping_aurc(run_granules * u64::from(GRANULE_BYTES), true)(
+        let mut engine = mapping_aurc(run_granules * u64::from(GRANULE_BYTES), true, HomePolicy::Fixed)(
             NodeId(1),
             limits,
             WriteTracking::Fault,
@@ -243,6 +268,7 @@ fn runs_are_cut_where_homes_change_and_short_ones_stay() {
     assert_eq!(mapped_of(Placement::Block, 14, 5), [(4, 5, 0), (9, 5, 1)], "the last run is short");
     assert_eq!(mapped_of(Placement::Block, 14, 4), [(4, 5, 0), (9, 5, 1), (14, 4, 2)]);
     assert_eq!(mapped_of(Placement::Block, 14, 6), []);
+    assert_eq!(mapped_of(Placement::FirstTouch, 14, 5), mapped_of(Placement::Block, 14, 5));
     assert_eq!(mapped_of(Placement::Cyclic, 14, 2), []);
     assert_eq!(mapped_of(Placement::Cyclic, 3, 1), [(4, 1, 0), (5, 1, 1), (6, 1, 2)]);
     assert_eq!(mapped_of(Placement::On(NodeId(2)), 14, 14), [(4, 14, 2)]);

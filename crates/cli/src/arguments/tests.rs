@@ -84,8 +84,11 @@ fn homes_move_only_where_they_can() {
     assert_eq!(run("run true").as_deref(), Ok("off"));
     assert_eq!(run("run --protocol erc-update --home-migration faults true").as_deref(), Ok("faults"));
     assert_eq!(run("run --home-migration modification true").as_deref(), Ok("modification"));
-    let homeless = run("run --protocol lrc --home-migration faults true");
-    assert!(homeless.is_err_and(|sentence| sentence.contains("erc-update")));
+    assert_eq!(run("run --protocol aurc --home-migration modification true").as_deref(), Ok("modification"));
+    for protocol in ["lrc", "sc", "adaptive"] {
+        let refused = run(&format!("run --protocol {protocol} --home-migration faults true"));
+        assert!(refused.is_err_and(|sentence| sentence.contains("erc-update") && sentence.contains("aurc")));
+    }
     let unknown = run("run --protocol erc-update --home-migration often true");
     assert!(unknown.is_err_and(|sentence| sentence.contains("modification")));
 }

@@ -29,7 +29,7 @@ fn judged(directory: &Path, options: &[&str], program: &[&str]) -> Called {
 /// Each seed under another fabric, fault source and way of tracking writes.
 #[test]
 fn random_programs_on_real_nodes_keep_every_promise() {
-    const WAYS: [&[&str]; 20] = [
+    const WAYS: [&[&str]; 22] = [
         &["--fabric", "udp"],
         &["--fabric", "udp", "--inject", "loss=0.1,reorder=0.1,dup=0.05,seed=3"],
         &["--fabric", "tcp", "--fault-source", "sigbus"],
@@ -50,6 +50,8 @@ fn random_programs_on_real_nodes_keep_every_promise() {
         &["--protocol", "erc-invalidate", "--home-migration", "faults", "--fabric", "tcp"],
         &["--protocol", "erc-update", "--inject", "loss=0.1,reorder=0.1,dup=0.05,seed=5"],
         &["--protocol", "erc-update", "--home-migration", "modification", "--fabric", "shm"],
+        &["--protocol", "aurc", "--home-migration", "modification", "--fabric", "udp"],
+        &["--protocol", "aurc", "--home-migration", "faults", "--fabric", "tcp"],
     ];
     for (seed, options) in (0..).zip(WAYS) {
         let directory = tempfile::tempdir().expect("a temporary directory");

@@ -363,8 +363,13 @@ fn programs_run_with_diffs_that_stay_with_their_writers() {
 
 #[test]
 fn programs_run_while_homes_move() {
-    let ways: [&[&str]; 3] =
-        [&["--home-migration", "modification"], &["--home-migration", "faults"], &["--protocol", "adaptive"]];
+    let ways: [&[&str]; 5] = [
+        &["--home-migration", "modification"],
+        &["--home-migration", "faults"],
+        &["--protocol", "aurc", "--home-migration", "modification"],
+        &["--protocol", "aurc", "--home-migration", "faults"],
+        &["--protocol", "adaptive"],
+    ];
     for way in ways {
         for (source, arguments) in [
             ("false_sharing.c", &["50"][..]),
@@ -617,7 +622,7 @@ fn the_time_of_several_threads_adds_up() {
 fn pages_go_to_who_touches_them_first() {
     let program = compile("tests/programs/first_touch.c");
     let (pages, rounds) = (3 * 40, 40);
-    for protocol in ["hlrc", "adaptive", "erc-invalidate", "erc-update"] {
+    for protocol in ["hlrc", "aurc", "adaptive", "erc-invalidate", "erc-update"] {
         for options in [&["--fabric", "udp"][..], &["--fabric", "shm"], BAD_NETWORK] {
             let options = [options, &["--protocol", protocol, "--page-size", "4K"]].concat();
             let counters = statistics(3, &options, &program, &[&rounds.to_string()]).total.counters;
@@ -629,11 +634,11 @@ fn pages_go_to_who_touches_them_first() {
         }
     }
     // Nothing moves where homes stay, or do not matter.
-    for protocol in ["aurc", "lrc", "sc"] {
+    for protocol in ["lrc", "sc"] {
         let run = statistics(3, &["--protocol", protocol], &program, &["2"]);
         assert_eq!(run.total.counters.home_migrations, 0, "{protocol}");
     }
-    let output = run(2, &["--protocol", "aurc"], &program, &["2"]);
+    let output = run(2, &["--races"], &program, &["2"]);
     let said = String::from_utf8(output.stderr).expect("sentences");
     assert_eq!(said.matches("consecutive blocks where homes cannot move").count(), 1, "{said}");
     in_every_way(3, &[], &program, &["6"]);

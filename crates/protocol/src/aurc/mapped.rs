@@ -18,6 +18,10 @@
 //! every node mappings, of which a process may have 65,530. That follows from what all nodes know alike when they allocate, so every
 //! node maps the same pages at the same collective and nobody ever holds a copy. The other pages are under [`super::Aurc`] itself.
 //!
+//! **They stay.** Homes of mapped pages do not move: whoever stores to one stores into the same memory, so nobody is a better home. For the same reason
+//! a run of a region that is placed by first touch is cut and mapped as if it were placed in blocks; only its other pages go where they are
+//! touched first.
+//!
 //! Why this is right:
 //! - *A release orders the stores before it.* What the engine sends for a release, it sends after the thread's stores in program order: the thread, or the
 //!   last of its team, has called the engine under its host's lock. A message travels through memory that both nodes have mapped; its sender

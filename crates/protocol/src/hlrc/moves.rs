@@ -30,7 +30,10 @@
 //!
 //! The word that a home publishes of a writer is about all diffs that the writer sent there, and says nothing of a page that is still
 //! coming ([`one_sided`](super::one_sided)). So the first fetch after a move is a message, which waits for the content; by then the frame holds
-//! all that was sent to the last home, and what comes later is published as ever.
+//! all that was sent to the last home, and what comes later is published as ever. And the next home fetches nothing ahead that is coming: between its
+//! departure and its word it still takes the page for homed there, where what it knows of by then need not come.
+//!
+//! Under automatic update diffs may come that are parts of intervals still open: [`crate::aurc`] argues for them.
 //!
 //! **First touches.** Pages of regions that are placed so ([`Placement::FirstTouch`](hiroba_wire::Placement)) are homed in blocks at first, and each
 //! goes once to the node that has touched it before all others, as soon as it arrives at a collective behind that: whose request that somebody waits
