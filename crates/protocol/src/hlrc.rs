@@ -217,7 +217,8 @@ enum HomeRequest {
 struct AtomicTarget {
     page: PageId,
     offset: u32,
-    /// The page has been read from the home's frame meanwhile: nobody knows whether before or after the operation, or after later ones.
+    /// The page has been read from the home's frame meanwhile, or has moved: nobody knows whether what is here now is from before or after the
+    /// operation, or after later ones.
     overtaken: bool,
 }
 
@@ -692,7 +693,7 @@ impl Coherence for Hlrc {
             Message::PagesRequest { wanted, descending } => {
                 self.handle_pages_request(site, from, wanted, *descending)
             }
-            Message::PagesReply { copies, content } => self.handle_pages_reply(site, copies, content),
+            Message::PagesReply { copies, content } => self.handle_pages_reply(site, from, copies, content),
             Message::StandingOrder { lock, pages, stands } => {
                 self.handle_order(site, from, *lock, pages, *stands);
                 Ok(())

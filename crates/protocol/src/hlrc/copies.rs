@@ -271,6 +271,7 @@ impl Hlrc {
     pub(super) fn handle_pages_reply(
         &mut self,
         site: &mut Site,
+        from: NodeId,
         copies: &[PageCopy],
         content: &[u8],
     ) -> Result<(), ProtocolError> {
@@ -289,8 +290,10 @@ impl Hlrc {
             let Some(fetch) = page.fetch.take() else {
                 return Err(unexpected("a page only after a request", format!("{page_id}")));
             };
-            if !version.covers(&page.needed) {
-                // A sibling thread acquired, or this node released the page, while the reply was under way.
+            // The page's last home may have sent it before the next one operated on a word of it for this node.
+            let may_lack_words = located.home != from && self.operated_on.contains(*page_id);
+            if !version.covers(&page.needed) || may_lack_words {
+                // A sibling thread acquired or operated, or this node released the page, while the reply was under way.
                 page.fetch = Some(fetch);
                 too_old.push(*page_id);
                 continue;

@@ -33,6 +33,11 @@
 //! all that was sent to the last home, and what comes later is published as ever. And the next home fetches nothing ahead that is coming: between its
 //! departure and its word it still takes the page for homed there, where what it knows of by then need not come.
 //!
+//! A node's links with both homes are not ordered. So the last home's answers may come behind the next one's to what was asked later. What they lack
+//! of intervals, versions tell. The result of an operation on an atomic word is in no version yet: if the last home's comes after the move,
+//! the copy is dropped instead of taking it, and a page that the last home has sent is asked for again if the node has operated on it since
+//! its last release.
+//!
 //! Under automatic update diffs may come that are parts of intervals still open: [`crate::aurc`] argues for them.
 //!
 //! **First touches.** Pages of regions that are placed so ([`Placement::FirstTouch`](hiroba_wire::Placement)) are homed in blocks at first, and each
@@ -351,6 +356,9 @@ impl Hlrc {
         self.forget_order(site, page_id);
         self.forget_lock_order(site, page_id);
         site.homes.move_page(page_id, to);
+        // The last home may still answer when the next one has, which acts later.
+        let under_way = self.atomic_targets.values_mut().filter(|target| target.page == page_id);
+        under_way.for_each(|target| target.overtaken = true);
         if self.reach.includes(to) {
             self.moves.unfetched.insert(page_id);
         }
