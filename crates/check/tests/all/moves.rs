@@ -229,6 +229,37 @@ fn atomic_words_count_on_while_their_page_moves() {
     }
 }
 
+/// A page with a word on which three threads of one node operate while it moves between two others.
+fn words_from_afar() -> Program {
+    let word = Address::word(0, 7);
+    let script = |me: u64| {
+        let code = (1..4u64).flat_map(|phase| {
+            let written = (me == 1).then(|| store(Address::word(0, 1), phase));
+            let operated = (me == 2).then(|| [fetch_add(word, 1, 0), load(word, 1)]);
+            written.into_iter().chain(operated.into_iter().flatten()).chain([barrier()])
+        });
+        code.collect::<Vec<_>>()
+    };
+    let mut threads: Vec<Script> = (0..3).map(|node| Script::team(node, script(u64::from(node)))).collect();
+    let afar = (0..6).flat_map(|_| [fetch_add(word, 1, 0), load(word, 1)]);
+    threads.extend((0..2).map(|_| Script::foreign(2, afar.clone().collect())));
+    Program::on(3, 0, threads).with_regions(page_on_node_0())
+}
+
+#[test]
+fn who_operates_on_both_sides_of_a_move_finds_the_latest() {
+    for under in Under::all() {
+        for seed in 0..300 {
+            let ended = under.run(&words_from_afar(), seed, None);
+            let ended = ended.unwrap_or_else(|wrong| panic!("{under:?}, seed {seed}: {wrong}"));
+            for thread in [3, 4] {
+                let read = ended.register(thread, 1);
+                assert!((6..=15).contains(&read), "{under:?}, seed {seed}: thread {thread} reads {read}");
+            }
+        }
+    }
+}
+
 #[test]
 fn litmus_programs_show_nothing_forbidden_while_homes_move() {
     for under in Under::all() {
