@@ -34,6 +34,10 @@ pub const REGION_BYTES_MAX: u64 = 16 << 40;
 /// Frames are made so many bytes at a time: a call that makes many more would undo them all when a signal interrupts it.
 const FRAMES_PER_CALL_BYTES_MAX: usize = 4 << 20;
 
+/// The runtime's view maps frames by one call where so many granules or more are copied at once, and by faults where it is fewer: a call costs about as
+/// much as one fault.
+const MAPPED_AT_ONCE_MIN: u64 = 4;
+
 /// Where the region lies and in what units it is counted; the same on every node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MemoryConfig {
@@ -71,6 +75,8 @@ pub struct SharedMemory {
     runtime: Mapping,
     allocated: SparsePageSet,
     populated: SparsePageSet,
+    /// Granules that the runtime's view probably maps: it only saves calls.
+    seen: SparsePageSet,
     account: ResidentAccount,
     /// Pages whose frames other nodes have mapped from this node's file.
     shared_frames: Mutex<Vec<PageRange>>,
@@ -148,6 +154,7 @@ impl SharedMemory {
             runtime,
             allocated: page_set()?,
             populated: page_set()?,
+            seen: page_set()?,
             account: ResidentAccount::default(),
             shared_frames: Mutex::default(),
             claimed: AtomicBool::new(false),
@@ -322,10 +329,27 @@ impl SharedMemory {
             let to = (run.end().0 as usize * unit).min(start + out.len());
             let piece = &mut out[from - start..to - start];
             if has_frames {
+                self.see(run);
                 self.copy_out(from, piece);
             } else {
                 // A load from a hole of the memfd would give it a frame.
                 piece.fill(0);
+            }
+        }
+    }
+
+    /// The runtime's view is about to look at these frames: maps those that it has not seen.
+    fn see(&self, frames: PageRange) {
+        if frames.count < MAPPED_AT_ONCE_MIN {
+            return;
+        }
+        let unit = self.granule().bytes();
+        for (run, is_seen) in self.seen.runs(frames) {
+            if !is_seen && run.count >= MAPPED_AT_ONCE_MIN {
+                // Where the kernel cannot (before Linux 5.14), or has no memory for the note, each granule faults as it is copied.
+                let (offset, bytes) = (run.first.0 as usize * unit, run.count as usize * unit);
+                let _ = self.runtime.advise(offset, bytes, Advice::LinuxPopulateRead);
+                let _ = self.seen.insert_range(run);
             }
         }
     }
@@ -358,6 +382,7 @@ impl SharedMemory {
             let to = (run.end().0 as usize * unit).min(start + bytes.len());
             let piece = &bytes[from - start..to - start];
             if has_frames {
+                self.see(run);
                 self.copy_in(from, piece);
             } else {
                 self.make_frames_with(run, from, piece)?;

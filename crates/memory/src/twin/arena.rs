@@ -1,8 +1,8 @@
 //! Where twins lie: slabs that are cut into granules, so that the twins of a run of pages can lie side by side, and
 //! that are reused without being zeroed.
 //!
-//! Fresh memory costs several times the copy into memory that is there. All slabs but the first, which is all that many
-//! programs need, therefore ask for the kernel's huge pages: one fault then brings 2 MiB.
+//! Fresh memory costs several times the copy into memory that is there, most of it for the faults. All slabs but the first, which is all that many
+//! programs need, therefore ask for the kernel's huge pages: one fault then brings 2 MiB. The first one is mapped in steps, by a call each.
 
 use core::ptr::NonNull;
 
@@ -15,6 +15,9 @@ pub(super) const SLAB_BYTES: usize = 2 << 20;
 
 /// Empty slabs that are kept for the next twins take no more than this, in bytes: zeroing a slab anew costs as much as copying into it.
 pub(super) const SPARE_BYTES_MAX: usize = 32 << 20;
+
+/// The first slab is mapped in steps of so many bytes.
+const STEP_BYTES: usize = 128 << 10;
 
 /// A run is looked for in so many slabs before a new one is made.
 const SLABS_SEARCHED: usize = 8;
@@ -71,6 +74,8 @@ struct Slab {
     mapping: Mapping,
     taken: Vec<u64>,
     free: usize,
+    /// Bytes from its beginning that have memory; the rest has it when it is first written.
+    mapped_bytes: usize,
 }
 
 /// The slabs.
@@ -114,6 +119,7 @@ impl Arena {
         self.empty -= usize::from(slab.free == most);
         slab.free -= granules;
         slab.mark(first, granules, true);
+        slab.map_up_to((first + granules) * self.granule_bytes);
         let start =
             NonNull::new(slab.mapping.at(first * self.granule_bytes)).expect("a mapping begins somewhere");
         let (slab, first) = (number as u32, first as u32);
@@ -162,7 +168,17 @@ impl Slab {
             // What a word has beyond the slab is never free.
             *last = u64::MAX << excess;
         }
-        Ok(Slab { mapping, taken, free: granules })
+        Ok(Slab { mapping, taken, free: granules, mapped_bytes: if huge { SLAB_BYTES } else { 0 } })
+    }
+
+    /// The bytes before `end` are about to be written.
+    fn map_up_to(&mut self, end: usize) {
+        if end > self.mapped_bytes {
+            let (from, to) = (self.mapped_bytes, end.next_multiple_of(STEP_BYTES).min(SLAB_BYTES));
+            // Where the kernel cannot (before Linux 5.14), each of its pages faults as it is written.
+            let _ = self.mapping.advise(from, to - from, Advice::LinuxPopulateWrite);
+            self.mapped_bytes = to;
+        }
     }
 
     /// The first granule of the first free run of so many.
