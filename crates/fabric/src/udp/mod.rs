@@ -62,6 +62,14 @@ const SENDERS_AT_ONCE: usize = 4;
 /// How long to wait when the system takes no more datagrams.
 const STALL: Duration = Duration::from_micros(500);
 
+/// A timer of the link may be seen to so much later than it is due. To set the timerfd costs as much as sending a message, and to be woken by it more, so it
+/// runs out this often at most while messages come and go, and is seldom set for one of them. An acknowledgement that leaves so late still reaches
+/// its receiver within the least timeout.
+const TIMER_SLACK: Duration = Duration::from_millis(1);
+
+/// Timers so far away belong to a peer that is silent: nothing is about to come.
+const TIMERS_FAR: Duration = Duration::from_millis(20);
+
 /// How often a thread that drains looks whether another, receiving, has done its work.
 const DRAIN_LOOK: Duration = Duration::from_millis(1);
 
@@ -226,11 +234,14 @@ impl UdpFabric {
         self.arm(outbound, now);
     }
 
-    /// Sees that the timerfd fires when the next timer is due. One that fires too early is left alone:
+    /// Sees that the timerfd fires when the next timer is due, or soon after. One that fires too early is left alone:
     /// every answer moves the deadlines back, and that must cost no system call.
     fn arm(&self, outbound: &mut Outbound, now: Instant) {
         let retry = outbound.outbox.is_stalled().then(|| now + STALL);
-        let due = match (outbound.links.poll_timeout(), retry) {
+        // Where the next timer is near, not long after now: the one that is set next is likely to be due sooner still, and then finds the timerfd set.
+        let (soon, far) = (now + 2 * TIMER_SLACK, now + TIMERS_FAR);
+        let slack = |due: Instant| if due < far { soon.min(due + TIMER_SLACK) } else { due };
+        let due = match (outbound.links.poll_timeout().map(slack), retry) {
             (Some(one), Some(other)) => Some(one.min(other)),
             (one, other) => one.or(other),
         };
