@@ -1,5 +1,7 @@
 //! Buffers kept for reuse, so that the hot path seldom asks the allocator.
 
+use rustix::mm::{Advice, madvise};
+
 /// No more buffers are kept.
 const POOL_BUFFERS_MAX: usize = 64;
 
@@ -12,6 +14,30 @@ const LARGE_BUFFERS_MAX: usize = 2;
 /// Still larger ones are given back to the allocator. The longest page in a message fits, as vectors grow.
 const LARGE_BUFFER_BYTES_MAX: usize = 4 << 20;
 
+/// Buffers of at least so many bytes get their memory by one call when they are made: a fault for each of its pages, as it is first written, would cost
+/// several times as much.
+const MAPPED_AT_ONCE_BYTES_MIN: usize = 16 << 10;
+
+/// A new buffer for something longer than a datagram has room for so many bytes.
+const LARGE_BUFFER_BYTES_MIN: usize = 128 << 10;
+
+/// An empty buffer with room for `bytes`.
+fn fresh(bytes: usize) -> Vec<u8> {
+    let mut buffer: Vec<u8> = Vec::with_capacity(bytes);
+    if bytes >= MAPPED_AT_ONCE_BYTES_MIN {
+        let room = buffer.spare_capacity_mut();
+        let page_bytes = rustix::param::page_size();
+        let skipped = room.as_ptr().align_offset(page_bytes).min(room.len());
+        let whole_pages = &mut room[skipped..];
+        let length = whole_pages.len() / page_bytes * page_bytes;
+        // SAFETY: the pages lie in the buffer's own room, of which nothing is in use yet; the advice changes no byte.
+        let mapped = unsafe { madvise(whole_pages.as_mut_ptr().cast(), length, Advice::LinuxPopulateWrite) };
+        // Where the kernel cannot (before Linux 5.14), the pages fault one by one.
+        drop(mapped);
+    }
+    buffer
+}
+
 /// A bounded stack of empty buffers.
 #[derive(Debug, Default)]
 pub struct BufferPool {
@@ -22,14 +48,14 @@ pub struct BufferPool {
 }
 
 impl BufferPool {
-    /// An empty buffer; a new one has room for `bytes_hint`.
-    pub fn take(&mut self, bytes_hint: usize) -> Vec<u8> {
-        self.buffers.pop().unwrap_or_else(|| Vec::with_capacity(bytes_hint))
+    /// An empty buffer with room for `bytes`.
+    pub fn take(&mut self, bytes: usize) -> Vec<u8> {
+        self.buffers.pop().filter(|buffer| buffer.capacity() >= bytes).unwrap_or_else(|| fresh(bytes))
     }
 
-    /// An empty buffer for something of unknown length that is longer than `bytes_hint`.
-    pub fn take_large(&mut self, bytes_hint: usize) -> Vec<u8> {
-        self.large.pop().unwrap_or_else(|| self.take(bytes_hint))
+    /// An empty buffer for something of unknown length that is longer than `bytes`.
+    pub fn take_large(&mut self, bytes: usize) -> Vec<u8> {
+        self.large.pop().unwrap_or_else(|| fresh(bytes.max(LARGE_BUFFER_BYTES_MIN)))
     }
 
     /// Takes a buffer back.

@@ -178,6 +178,9 @@ impl Receiver {
         for frame in Frames::new(payload) {
             if frame.first {
                 let bytes = frame.bytes.len();
+                if let Some(endless) = self.partial.take() {
+                    messages.give(endless);
+                }
                 self.partial =
                     Some(if frame.last { messages.take(bytes) } else { messages.take_large(bytes) });
             }
