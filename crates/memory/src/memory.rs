@@ -34,9 +34,9 @@ pub const REGION_BYTES_MAX: u64 = 16 << 40;
 /// Frames are made so many bytes at a time: a call that makes many more would undo them all when a signal interrupts it.
 const FRAMES_PER_CALL_BYTES_MAX: usize = 4 << 20;
 
-/// The runtime's view maps frames by one call where so many granules or more are copied at once, and by faults where it is fewer: a call costs about as
-/// much as one fault.
-const MAPPED_AT_ONCE_MIN: u64 = 4;
+/// A load from a frame that a view does not map yet maps its neighbours, too, within so many aligned bytes: the kernel's default (`fault_around_bytes`). A
+/// store maps the one frame alone.
+const FAULT_AROUND_BYTES: usize = 64 << 10;
 
 /// Where the region lies and in what units it is counted; the same on every node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -75,8 +75,6 @@ pub struct SharedMemory {
     runtime: Mapping,
     allocated: SparsePageSet,
     populated: SparsePageSet,
-    /// Granules that the runtime's view probably maps: it only saves calls.
-    seen: SparsePageSet,
     account: ResidentAccount,
     /// Pages whose frames other nodes have mapped from this node's file.
     shared_frames: Mutex<Vec<PageRange>>,
@@ -154,7 +152,6 @@ impl SharedMemory {
             runtime,
             allocated: page_set()?,
             populated: page_set()?,
-            seen: page_set()?,
             account: ResidentAccount::default(),
             shared_frames: Mutex::default(),
             claimed: AtomicBool::new(false),
@@ -329,27 +326,10 @@ impl SharedMemory {
             let to = (run.end().0 as usize * unit).min(start + out.len());
             let piece = &mut out[from - start..to - start];
             if has_frames {
-                self.see(run);
                 self.copy_out(from, piece);
             } else {
                 // A load from a hole of the memfd would give it a frame.
                 piece.fill(0);
-            }
-        }
-    }
-
-    /// The runtime's view is about to look at these frames: maps those that it has not seen.
-    fn see(&self, frames: PageRange) {
-        if frames.count < MAPPED_AT_ONCE_MIN {
-            return;
-        }
-        let unit = self.granule().bytes();
-        for (run, is_seen) in self.seen.runs(frames) {
-            if !is_seen && run.count >= MAPPED_AT_ONCE_MIN {
-                // Where the kernel cannot (before Linux 5.14), or has no memory for the note, each granule faults as it is copied.
-                let (offset, bytes) = (run.first.0 as usize * unit, run.count as usize * unit);
-                let _ = self.runtime.advise(offset, bytes, Advice::LinuxPopulateRead);
-                let _ = self.seen.insert_range(run);
             }
         }
     }
@@ -382,7 +362,6 @@ impl SharedMemory {
             let to = (run.end().0 as usize * unit).min(start + bytes.len());
             let piece = &bytes[from - start..to - start];
             if has_frames {
-                self.see(run);
                 self.copy_in(from, piece);
             } else {
                 self.make_frames_with(run, from, piece)?;
@@ -392,6 +371,14 @@ impl SharedMemory {
     }
 
     fn copy_in(&self, start: usize, bytes: &[u8]) {
+        // Where the view maps none of the frames yet, a few loads save a fault for each; elsewhere they cost next to nothing.
+        let mut offset = start;
+        while offset < start + bytes.len() {
+            let place = self.runtime.at(offset);
+            // SAFETY: a byte of those that are about to be written, in a view that is always readable; what it holds does not matter.
+            let _ = unsafe { place.read_volatile() };
+            offset += FAULT_AROUND_BYTES - place.addr() % FAULT_AROUND_BYTES;
+        }
         // SAFETY: as in `copy_out`, the other way round: the view is always writable.
         unsafe { ptr::copy_nonoverlapping(bytes.as_ptr(), self.runtime.at(start), bytes.len()) }
     }
