@@ -30,10 +30,9 @@ fn fresh(bytes: usize) -> Vec<u8> {
         let skipped = room.as_ptr().align_offset(page_bytes).min(room.len());
         let whole_pages = &mut room[skipped..];
         let length = whole_pages.len() / page_bytes * page_bytes;
-        // SAFETY: the pages lie in the buffer's own room, of which nothing is in use yet; the advice changes no byte.
-        let mapped = unsafe { madvise(whole_pages.as_mut_ptr().cast(), length, Advice::LinuxPopulateWrite) };
         // Where the kernel cannot (before Linux 5.14), the pages fault one by one.
-        drop(mapped);
+        // SAFETY: the pages lie in the buffer's own room, of which nothing is in use yet; the advice changes no byte.
+        let _ = unsafe { madvise(whole_pages.as_mut_ptr().cast(), length, Advice::LinuxPopulateWrite) };
     }
     buffer
 }
@@ -83,6 +82,24 @@ impl BufferPool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn buffers_have_room_for_what_is_asked() {
+        let mut pool = BufferPool::default();
+        for bytes in [0, 1, 5000, MAPPED_AT_ONCE_BYTES_MIN, 65_507, 100, 65_507] {
+            let mut buffer = pool.take(bytes);
+            assert!(buffer.is_empty() && buffer.capacity() >= bytes);
+            let room = buffer.as_ptr();
+            buffer.resize(bytes, 7);
+            assert_eq!(buffer.as_ptr(), room, "it has grown");
+            pool.give(buffer);
+        }
+        assert_eq!(
+            pool.len(),
+            1,
+            "buffers without any room are not kept, short ones make way for longer ones"
+        );
+    }
 
     #[test]
     fn long_buffers_come_back_to_long_messages_alone() {
