@@ -310,7 +310,7 @@ struct RunArguments {
     /// How page faults are caught: event, sigbus or sigsegv [default: the best that is allowed here]
     #[arg(long, value_name = "SOURCE")]
     fault_source: Option<String>,
-    /// How writes are found: async (the kernel notes them, Linux 6.7) or fault [default: the best that is allowed here]
+    /// How writes are found: async (the kernel notes them, Linux 6.7; those to pages of 64 KiB or more fault all the same) or fault [default: the best that is allowed here]
     #[arg(long, value_name = "TRACKING")]
     write_tracking: Option<String>,
     /// Report bytes that two nodes wrote without synchronisation, with the lines of the program (build it with -g)
