@@ -47,8 +47,8 @@ impl Twins {
     }
 
     /// Fills the frames of some granules with what `fill` writes, piece by piece and in order: it is told of each piece the first granule and
-    /// gets room with anything in it. Twins of these pages that are made before [`forget_received`](Self::forget_received) keep that room for
-    /// their own and copy nothing.
+    /// gets room with anything in it. With `for_twins`, twins of these pages that are made before [`forget_received`](Self::forget_received) keep that
+    /// room for their own and copy nothing; without, one room that stays in the caches does for all pieces.
     ///
     /// The program has no access to the granules until their twins are made.
     ///
@@ -57,13 +57,15 @@ impl Twins {
     pub fn fill_frames(
         &mut self,
         granules: PageRange,
+        for_twins: bool,
         mut fill: impl FnMut(PageId, &mut [u8]),
     ) -> Result<(), MemoryError> {
         let granule_bytes = self.memory.granule().bytes();
+        let room_bytes = if for_twins { SLAB_BYTES } else { FILLED_BYTES };
         self.forget_overlapping(granules);
         let mut first = granules.first;
         while first < granules.end() {
-            let count = (granules.end().0 - first.0).min((SLAB_BYTES / granule_bytes) as u64);
+            let count = (granules.end().0 - first.0).min((room_bytes / granule_bytes) as u64);
             let mut room = self.arena.take(count as usize);
             let mut written = Ok(());
             for (index, piece) in room.bytes_mut().chunks_mut(FILLED_BYTES).enumerate() {
@@ -71,7 +73,11 @@ impl Twins {
                 fill(at, piece);
                 written = written.and_then(|()| self.memory.write(at, 0, piece));
             }
-            self.received.push(Received { granules: PageRange { first, count }, room });
+            if for_twins {
+                self.received.push(Received { granules: PageRange { first, count }, room });
+            } else {
+                self.arena.give_back(room);
+            }
             written?;
             first.0 += count;
         }
@@ -286,7 +292,7 @@ mod tests {
             let pages = room.chunks_mut(BYTES).enumerate();
             pages.for_each(|(index, page)| page.fill(number(PageId(first.0 + index as u64))));
         };
-        twins.fill_frames(granules, fill).unwrap();
+        twins.fill_frames(granules, true, fill).unwrap();
         let seen = |page: PageId| {
             let mut content = [0; BYTES];
             memory.read(page, 0, &mut content);
@@ -303,13 +309,33 @@ mod tests {
         assert!(!twins.patch(PageId(11), 5, &[77]) && twins.make(PageId(11), BYTES));
         assert_eq!(twins.get(PageId(11)).unwrap()[4..7], [11, 77, 11]);
         // Filled anew: nothing is left of what came before.
-        twins.fill_frames(PageRange { first: PageId(13), count: 2 }, |_, room| room.fill(200)).unwrap();
+        let two = PageRange { first: PageId(13), count: 2 };
+        twins.fill_frames(two, true, |_, room| room.fill(200)).unwrap();
         twins.forget_received();
         memory.write(PageId(14), 0, &[201]).unwrap();
         assert!(
             twins.make(PageId(13), BYTES) && twins.make(PageId(14), BYTES) && twins.make(PageId(15), BYTES)
         );
         assert_eq!([13, 14, 15].map(|page| twins.get(PageId(page)).unwrap()[0]), [200, 201, 15]);
+    }
+
+    #[test]
+    fn what_is_filled_for_no_twin_leaves_nothing_behind() {
+        let memory = small_memory(2048);
+        let mut twins = Twins::new(memory.clone());
+        let all = PageRange { first: PageId(7), count: 600 };
+        let some = PageRange { first: PageId(20), count: 2 };
+        twins.fill_frames(all, true, |_, room| room.fill(1)).unwrap();
+        twins.fill_frames(some, false, |_, room| room.fill(2)).unwrap();
+        twins.fill_frames(all, false, |first, room| room.fill(first.0 as u8)).unwrap();
+        memory.write(PageId(21), 0, &[99]).unwrap();
+        for page in all.iter() {
+            assert!(twins.make(page, BYTES));
+            let mut content = [0; BYTES];
+            memory.read(page, 0, &mut content);
+            assert_eq!(twins.get(page), Some(&content[..]), "{page}");
+        }
+        assert_eq!(twins.get(PageId(21)).unwrap()[..2], [99, 7]);
     }
 
     #[test]

@@ -359,11 +359,14 @@ impl Runtime {
     /// Fills frames that hold nothing of worth: with these bytes, or with zeros.
     fn install(&self, core: &mut Core, pages: PageRange, content: Option<&[u8]>) {
         match content {
+            Some(bytes) if !core.engine.notes_stores(pages.first) => {
+                self.or_fatal(self.memory.write(pages.first, 0, bytes));
+            }
             Some(bytes) => {
                 let offset_of = |granule: PageId| {
                     (granule.0 - pages.first.0) as usize * self.limits.granule_bytes as usize
                 };
-                let filled = core.twins.fill_frames(pages, |first, room| {
+                let filled = core.twins.fill_frames(pages, true, |first, room| {
                     room.copy_from_slice(&bytes[offset_of(first)..][..room.len()]);
                 });
                 self.or_fatal(filled);

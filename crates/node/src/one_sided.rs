@@ -36,8 +36,9 @@ impl Runtime {
             };
         }
         // Each byte is read once, for frame and twin alike.
+        let for_twins = core.engine.notes_stores(pages.first);
         let fill = |first, room: &mut [u8]| self.copy_from_home(home, first, room);
-        let filled = core.twins.fill_frames(pages, fill);
+        let filled = core.twins.fill_frames(pages, for_twins, fill);
         self.or_fatal(filled);
         ReadOutcome::Installed { dirty: false }
     }

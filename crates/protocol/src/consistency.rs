@@ -804,6 +804,10 @@ impl Engine for Consistency {
         self.site.homes.home_of(page)
     }
 
+    fn notes_stores(&self, page: PageId) -> bool {
+        self.site.is_async(page)
+    }
+
     fn seen(&self) -> (&VectorTimestamp, u64) {
         (&self.site.timestamp, self.site.collectives_done)
     }

@@ -422,6 +422,9 @@ pub trait Engine: Send {
     /// The home of a page; `None` when it is not allocated.
     fn home_of(&self, page: PageId) -> Option<NodeId>;
 
+    /// Whether stores to an allocated page run free and are noted, so that a copy of it gets its twin as it comes.
+    fn notes_stores(&self, page: PageId) -> bool;
+
     /// What this node has seen, and how many collectives it has completed.
     fn seen(&self) -> (&VectorTimestamp, u64);
 
