@@ -92,7 +92,7 @@ pub fn call(arguments: &[&str]) -> Called {
 
 /// Waits until `holds`.
 #[track_caller]
-pub fn eventually(what: &str, holds: impl Fn() -> bool) {
+pub fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
     let limit = Instant::now() + CALL_LIMIT;
     while !holds() {
         assert!(Instant::now() < limit, "waited in vain until {what}");
