@@ -10,8 +10,9 @@
 //! right. Then it is believed a few times, and put to a trial again; each time that it proves right it is believed twice as often, up to a bound.
 //!
 //! A page on trial that is lost again was fetched in vain: a mistake. The way from its loss to its use is counted from the first loss then, as if it
-//! had not been fetched. After [`MISTAKES_MAX`] of them in a row a page has no habits any more: where distances alternate, as with two
-//! arrays that change places, none is right for long.
+//! had not been fetched. After [`MISTAKES_MAX`] of them in a row a page has no habits: where distances alternate, as with two arrays that change
+//! places, none is right for long. It may have them again when it has been read at one distance so often that an old habit would be believed for
+//! as long as any.
 //!
 //! Where a habit has proved right, the reader may order the page: [`supplies`](super::supplies).
 
@@ -99,9 +100,9 @@ impl Hlrc {
         let has_proved_right = is_as_before && habit.trust > 0;
         habit.trust = if is_as_before { (habit.trust * 2).clamp(BELIEVED_MIN, BELIEVED_MAX) } else { 0 };
         habit.later = later as u8;
-        habit.believed = 0;
-        if is_as_before && comes_unasked {
-            (habit.believed, habit.mistakes) = (habit.trust, 0);
+        habit.believed = if is_as_before && comes_unasked { habit.trust } else { 0 };
+        if habit.believed > 0 || habit.trust == BELIEVED_MAX {
+            habit.mistakes = 0;
         }
         self.consider_order(site, page_id, has_proved_right);
     }

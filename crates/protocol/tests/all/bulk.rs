@@ -522,6 +522,22 @@ fn arrays_that_change_places_are_not_fetched_in_vain() {
             fetched_in_all <= read_in_all + mistakes,
             "{fetched_in_all} pages fetched for {read_in_all} under {tracking:?} tracking"
         );
+        // When the program does the same in every phase later on, it has habits again.
+        let (mut faults_in_all, phases) = (0, 60);
+        for _ in 0..phases {
+            arrays[0].iter().for_each(|page| job.touch(NODE_0, *page, Access::Write));
+            job.meet(Collective::Barrier);
+            job.taken();
+            arrays[0].iter().for_each(|page| job.touch(NODE_1, *page, Access::Read));
+            faults_in_all += job.taken().1;
+            job.meet(Collective::Barrier);
+        }
+        let until_trusted = 6;
+        let trials = 2 + phases / 16 + 1;
+        assert!(
+            faults_in_all <= arrays[0].len() * (until_trusted + trials),
+            "{faults_in_all} faults under {tracking:?} tracking"
+        );
     }
 }
 
