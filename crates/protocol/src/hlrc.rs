@@ -454,14 +454,29 @@ impl Hlrc {
         seq: IntervalSeq,
         runs: &[u8],
     ) {
-        change_frame(site, page_id, writer, seq, runs);
-        self.moves.note_modified(page_id, writer, runs.len());
-        // It may have come there with others before anybody touched it.
-        self.note_touch(site, writer, page_id);
+        self.change_frame(site, page_id, writer, seq, runs);
         let page = self.pages.entry(page_id).or_default();
         page.held.advance(writer, seq);
         page.needed.retain_beyond(&page.held);
         self.moves.note_whole(page_id, &page.held);
+    }
+
+    /// Changes the frame of a page that is homed here, and notes by whom, but not its version.
+    fn change_frame(
+        &mut self,
+        site: &mut Site,
+        page_id: PageId,
+        writer: NodeId,
+        seq: IntervalSeq,
+        runs: &[u8],
+    ) {
+        if !runs.is_empty() {
+            site.out.push(Effect::Apply { page: page_id, runs: runs.to_vec() });
+        }
+        site.tell(|| Some(Fact::Applied { page: page_id, writer, seq, bytes: runs.len() as u32 }));
+        self.moves.note_modified(page_id, writer, runs.len());
+        // It may have come there with others before anybody touched it.
+        self.note_touch(site, writer, page_id);
     }
 
     fn serve_pending(&mut self, site: &mut Site, page_id: PageId) {
@@ -480,14 +495,6 @@ impl Hlrc {
             fetch.waiters.into_iter().for_each(|waiter| site.out.wake(waiter, Outcome::Done));
         }
     }
-}
-
-/// Changes the frame of a page that is homed here, not its version.
-fn change_frame(site: &mut Site, page: PageId, writer: NodeId, seq: IntervalSeq, runs: &[u8]) {
-    if !runs.is_empty() {
-        site.out.push(Effect::Apply { page, runs: runs.to_vec() });
-    }
-    site.tell(|| Some(Fact::Applied { page, writer, seq, bytes: runs.len() as u32 }));
 }
 
 /// Releases: closing an interval, diffs to the homes.

@@ -4,7 +4,7 @@
 use hiroba_base::{IntervalSeq, NodeId, PageId};
 use hiroba_wire::{Message, PageDiff};
 
-use super::{Hlrc, Page, change_frame};
+use super::{Hlrc, Page};
 use crate::ProtocolError;
 use crate::coherence::Site;
 
@@ -45,9 +45,7 @@ impl Hlrc {
         seq: IntervalSeq,
         runs: &[u8],
     ) {
-        change_frame(site, page_id, writer, seq, runs);
-        self.moves.note_modified(page_id, writer, runs.len());
-        self.note_touch(site, writer, page_id);
+        self.change_frame(site, page_id, writer, seq, runs);
         if self.moves.are_on(site) {
             self.moves.note_part(page_id, writer, seq);
         }
