@@ -8,12 +8,14 @@
  * numbers, makes those that lie in the unit circle Gaussian (Marsaglia's polar method), and counts
  * in which square ring around the origin they fall (RNR-94-007, section 2.2.1). The sequence of
  * numbers is cut into batches, and since it can jump ahead, every thread draws some batches of its
- * own. Nothing is shared but the sums of each batch, which node 0 adds up in their order: so they
- * are the same on any number of nodes and threads, to the last bit.
+ * own, and some of another's when that one falls behind. Nothing else is shared but the sums of each
+ * batch, which node 0 adds up in their order: so they are the same on any number of nodes and threads,
+ * to the last bit.
  */
 
 #include "common.h"
 #include "kernels.h"
+#include "queues.h"
 
 static const char *class_word = "S";
 
@@ -65,6 +67,8 @@ static const uint64_t SEED = 271828183;
 /* Pairs of a batch, and of a part of it that is worked on at once, in the first cache. */
 enum { BATCH = 1 << 16, PART = 1 << 10, LANES = 8 };
 
+enum { LINE = 64 }; /* bytes of a line of a cache, and of the widest vectors */
+
 /* What a batch of pairs adds up to. */
 struct batch {
     double sum_x, sum_y;
@@ -103,7 +107,7 @@ static size_t keep(const double numbers[2 * PART], double x[PART], double y[PART
 static void tabulate(size_t number, struct batch *batch)
 {
     uint64_t states[LANES];
-    double numbers[2 * PART], x[PART], y[PART], scale[PART];
+    _Alignas(LINE) double numbers[2 * PART], x[PART], y[PART], scale[PART];
     struct batch sums = {0.0, 0.0, {0}};
     states[0] = SEED * jump(MULTIPLIER, 2 * BATCH * (uint64_t)number + 1) & MODULUS_MASK;
     for (size_t lane = 1; lane < LANES; lane++)
@@ -133,7 +137,10 @@ static void tabulate(size_t number, struct batch *batch)
 /* What the threads share. */
 struct shared {
     struct batch *batches;
+    struct queues queues; /* of batches */
 };
+
+enum { QUEUE_LOCK };
 
 static struct clocks elapsed;
 static size_t threads;
@@ -149,9 +156,11 @@ static void work(void *argument)
     struct span own = own_share(batch_count());
     for (size_t number = own.first; number < own.end; number++)
         s->batches[number] = (struct batch){0.0, 0.0, {0}};
+    fill_queue(s->queues, own);
     barrier();
     struct clocks begin = clocks();
-    for (size_t number = own.first; number < own.end; number++)
+    size_t number;
+    for (size_t turn = 0; take(s->queues, &turn, &number);)
         tabulate(number, &s->batches[number]);
     barrier();
     if (keeps_time()) {
@@ -219,8 +228,9 @@ static void report(const struct batch *sums)
 
 static int run(void)
 {
-    struct shared s = {shared_zeroed(batch_count() * sizeof *s.batches)};
-    if (s.batches == NULL)
+    struct shared s = {shared_zeroed(batch_count() * sizeof *s.batches),
+                       shared_queues(threads_in_all(), QUEUE_LOCK)};
+    if (s.batches == NULL || s.queues.all.start == NULL)
         complain("no shared memory for %zu batches: %s", batch_count(), strerror(errno));
     if (!all_agree())
         return 1;

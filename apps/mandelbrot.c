@@ -18,6 +18,7 @@
 
 #include "common.h"
 #include "picture.h"
+#include "queues.h"
 
 static const double X_FIRST = 0.3, Y_FIRST = 0.5, EDGE = 0.1;
 
@@ -124,18 +125,13 @@ static void compute_row(size_t row, float *values)
 
 /* ---- The parallel program -------------------------------------------------------------------- */
 
-/* The numbers of locks: of the sums, and behind it one for each queue; queues share them if need be. */
-enum { SUM_LOCK, QUEUE_LOCK, QUEUE_LOCKS = LOCKS - QUEUE_LOCK };
-
-/* The parts that nobody has taken yet of those that a thread begins with. */
-struct queue {
-    size_t next, end;
-};
+/* The numbers of locks: of the sums, and behind it those of the queues. */
+enum { SUM_LOCK, QUEUE_LOCK };
 
 /* What the threads share. */
 struct shared {
     float *values;            /* of the points, row by row */
-    struct parts queues;      /* of each thread */
+    struct queues queues;     /* of parts */
     struct parts taken;       /* of each thread: how often it took each part, one byte a part */
     struct sums {
         uint64_t checksum;
@@ -147,30 +143,12 @@ struct shared {
 static struct clocks elapsed;
 static size_t threads;
 
-/* Takes a part out of a queue: the first of one's own, the last of another's, which he would come to
- * last. False when there is none. */
-static bool take(const struct shared *s, size_t owner, size_t *part)
-{
-    struct queue *queue = part_of(s->queues, owner);
-    const unsigned queue_lock = QUEUE_LOCK + (unsigned)(owner % QUEUE_LOCKS);
-    lock(queue_lock);
-    bool some_left = queue->next < queue->end;
-    if (some_left)
-        *part = owner == thread_number() ? queue->next++ : --queue->end;
-    unlock(queue_lock);
-    return some_left;
-}
-
 static uint64_t compute(const struct shared *s)
 {
     uint64_t mine = 0;
     unsigned char *taken = part_of(s->taken, thread_number());
-    for (size_t turn = 0; turn < threads;) {
-        size_t part;
-        if (!take(s, (thread_number() + turn) % threads, &part)) {
-            turn++; /* to the next queue; nothing is ever put into one again */
-            continue;
-        }
+    size_t part;
+    for (size_t turn = 0; take(s->queues, &turn, &part);) {
         taken[part]++;
         mine++;
         struct span rows = share_of((size_t)n, part, (size_t)parts);
@@ -206,7 +184,7 @@ static void work(void *argument)
 {
     const struct shared *s = argument;
     struct span own = own_share((size_t)parts);
-    *(struct queue *)part_of(s->queues, thread_number()) = (struct queue){own.first, own.end};
+    fill_queue(s->queues, own);
     for (size_t part = own.first; part < own.end; part++) { /* no point has a value yet */
         struct span rows = share_of((size_t)n, part, (size_t)parts);
         memset(s->values + rows.first * (size_t)n, 0,
@@ -327,10 +305,10 @@ static bool share(struct shared *s)
     /* A part is written at once by one thread, and read by others much later: so it travels whole. */
     size_t part_bytes = (size_t)n / (size_t)parts * (size_t)n * sizeof *s->values;
     s->values = shared_in_units((size_t)n * (size_t)n * sizeof *s->values, power_below(part_bytes));
-    s->queues = shared_parts(threads, sizeof(struct queue));
+    s->queues = shared_queues(threads, QUEUE_LOCK);
     s->taken = shared_parts(threads, (size_t)parts);
     s->sums = shared_zeroed(sizeof *s->sums);
-    if (s->values == NULL || s->queues.start == NULL || s->taken.start == NULL || s->sums == NULL)
+    if (s->values == NULL || s->queues.all.start == NULL || s->taken.start == NULL || s->sums == NULL)
         return complain("no shared memory for %ld x %ld points: %s", n, n, strerror(errno));
     return true;
 }

@@ -28,6 +28,7 @@ pub mod sim;
 pub mod tcp;
 mod traits;
 pub mod udp;
+mod unsent;
 mod wake;
 
 pub use hooks::Hook;
@@ -38,3 +39,4 @@ pub use sim::{Delivered, SimCluster, SimConditions, SimNetwork};
 pub use tcp::TcpFabric;
 pub use traits::{Capabilities, Fabric, FabricConfig, FabricError, OneSided};
 pub use udp::UdpFabric;
+pub use unsent::{Content, Unsent};

@@ -10,6 +10,7 @@ use hiroba_wire::control::{InjectedFaults, JobKey};
 use thiserror::Error;
 
 use crate::link::LinkStatistics;
+use crate::unsent::Unsent;
 
 /// What a fabric can do. Callers decide by these, never by a fabric's name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -126,12 +127,17 @@ pub trait Fabric: Send + Sync {
     /// How many nodes the job has.
     fn nodes(&self) -> u16;
 
-    /// Sends the concatenation of `parts` as one message.
+    /// Sends the concatenation of `parts` as one message, as [`send_unsent`](Fabric::send_unsent) does.
+    fn send(&self, to: NodeId, parts: &[&[u8]]) {
+        self.send_unsent(to, Unsent::new(parts));
+    }
+
+    /// Sends a message, which is copied before the call returns.
     ///
     /// Never waits for the peer: the message leaves at once when the window allows, otherwise it is
     /// queued. The queue is bounded by what callers put in; a producer of unbounded data holds back
     /// while [`backlog_bytes`](Fabric::backlog_bytes) is high.
-    fn send(&self, to: NodeId, parts: &[&[u8]]);
+    fn send_unsent(&self, to: NodeId, message: Unsent<'_>);
 
     /// Delivers what has come; when nothing has, waits for a datagram, a [`wake`](Fabric::wake), a signal
     /// or the timeout (`None`: for ever), whichever is first. Drives the link's timers meanwhile.

@@ -334,6 +334,30 @@ impl SharedMemory {
         }
     }
 
+    /// Appends `bytes` bytes from `offset` of the page on to `room`, as [`read`](Self::read) gives them.
+    ///
+    /// # Panics
+    /// When the bytes are not within the region.
+    pub fn append(&self, page: PageId, offset: usize, bytes: usize, room: &mut Vec<u8>) {
+        let start = self.offset_of(page, offset, bytes);
+        let unit = self.granule().bytes();
+        room.reserve(bytes);
+        for (run, has_frames) in self.populated.runs(self.granules_of(start, bytes)) {
+            let from = (run.first.0 as usize * unit).max(start);
+            let piece_bytes = (run.end().0 as usize * unit).min(start + bytes) - from;
+            let end = room.len() + piece_bytes;
+            if !has_frames {
+                room.resize(end, 0);
+                continue;
+            }
+            let spare = room.spare_capacity_mut()[..piece_bytes].as_mut_ptr();
+            // SAFETY: as in `copy_out`; the room that is left in a vector is no part of the view either, and it is long enough.
+            unsafe { ptr::copy_nonoverlapping(self.runtime.at(from), spare.cast(), piece_bytes) };
+            // SAFETY: these bytes have just been written.
+            unsafe { room.set_len(end) };
+        }
+    }
+
     fn copy_out(&self, start: usize, out: &mut [u8]) {
         // SAFETY: callers checked the bounds within the runtime's view, which is always readable; `out` is not
         // part of it because no reference to shared memory is ever made. A racing store of the program's gives torn
@@ -722,6 +746,11 @@ pub(crate) mod tests {
             _ => 0,
         };
         assert!(out.iter().enumerate().all(|(at, byte)| *byte == expected(at)));
+        for (first, bytes) in [(0, 6 * 4096), (4000, 9000), (7000, 1), (5000, 0)] {
+            let mut room = vec![5; 3];
+            memory.append(PageId(2), 100 + first, bytes, &mut room);
+            assert!(room[..3] == [5; 3] && room[3..] == out[first..first + bytes], "{bytes} from {first}");
+        }
         assert_eq!(memory.frames(), 3, "reading made frames");
         let range = |first, count| PageRange { first: PageId(first), count };
         assert!(memory.is_populated(range(0, 4)) && memory.is_populated(range(3, 2)));

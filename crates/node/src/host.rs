@@ -9,7 +9,8 @@ use std::sync::atomic::Ordering::{self, Relaxed};
 use std::time::{Duration, Instant};
 
 use hiroba_base::{Access, NodeId, PageId, PageRange, PageSet, PageSize, VersionVector};
-use hiroba_memory::{FaultSource, Twins};
+use hiroba_fabric::Content;
+use hiroba_memory::{FaultSource, SharedMemory, Twins};
 use hiroba_protocol::{Done, Effect, Engine, NewContent, PageToSend, ReadOutcome, diff};
 use hiroba_trace::Event;
 use hiroba_wire::{Ahead, AtomicOperation, AtomicOutcome, Message, PageCopy};
@@ -38,6 +39,33 @@ pub(crate) struct Core {
     holds: VecDeque<(Instant, PageId)>,
     /// What the present lull is good for.
     pub(crate) harvest: Harvest,
+}
+
+/// What the frames of some pages hold, one page after the other.
+struct Frames<'a> {
+    memory: &'a SharedMemory,
+    /// Where in the content each page ends.
+    pages: Vec<(usize, PageId)>,
+}
+
+impl Content for Frames<'_> {
+    fn bytes(&self) -> usize {
+        self.pages.last().map_or(0, |&(end, _)| end)
+    }
+
+    fn append(&self, offset: usize, bytes: usize, room: &mut Vec<u8>) {
+        let first = self.pages.partition_point(|&(end, _)| end <= offset);
+        let mut start = first.checked_sub(1).map_or(0, |before| self.pages[before].0);
+        let wanted = offset..offset + bytes;
+        for &(end, page) in &self.pages[first..] {
+            let (from, to) = (wanted.start.max(start), wanted.end.min(end));
+            if from >= to {
+                break;
+            }
+            self.memory.append(page, from - start, to - from, room);
+            start = end;
+        }
+    }
 }
 
 /// How long a page stays that somebody has waited for: long enough for that thread, which is awake, to come back from its fault and
@@ -320,19 +348,14 @@ impl Runtime {
         runs
     }
 
-    /// Sends pages that are homed here, copied from their frames once.
+    /// Sends pages that are homed here, copied from their frames into what leaves.
     fn send_pages(&self, core: &mut Core, to: NodeId, pages: Vec<PageToSend>, ahead_of: Option<Ahead>) {
-        let mut content_bytes = 0;
+        let mut content = Frames { memory: &self.memory, pages: Vec::with_capacity(pages.len()) };
         let mut copies = Vec::with_capacity(pages.len());
         for PageToSend { page, page_bytes, version } in pages {
             let is_zero = !self.memory.is_populated(self.span(page, page_bytes));
             if !is_zero {
-                let end = content_bytes + page_bytes as usize;
-                if core.page.len() < end {
-                    core.page.resize(end, 0);
-                }
-                self.memory.read(page, 0, &mut core.page[content_bytes..end]);
-                content_bytes = end;
+                content.pages.push((content.bytes() + page_bytes as usize, page));
             }
             copies.push(PageCopy { page, version, is_zero });
         }
@@ -342,8 +365,8 @@ impl Runtime {
             Some(ahead_of) => Message::PagesSupplied { ahead_of, copies, content: &[] },
             None => Message::PagesReply { copies, content: &[] },
         };
-        core.message = message.encode_before_content(content_bytes, head);
-        self.send_to(to, &[&core.message, &core.page[..content_bytes]]);
+        core.message = message.encode_before_content(content.bytes(), head);
+        self.send_with_content(to, &core.message, &content);
     }
 
     /// Sends the page as its twin has it.

@@ -17,6 +17,7 @@ use std::time::{Duration, Instant};
 
 use crate::space::RegionOptions;
 use hiroba_base::{Access, NodeId, PageId, PageRange};
+use hiroba_fabric::{Content, Unsent};
 use hiroba_protocol::Protocol;
 use hiroba_protocol::{Fact, Sync, Waiter};
 use hiroba_trace::{Activity, Event, Header, MessageKind, ThreadNumber, TraceWriter};
@@ -267,12 +268,20 @@ impl Runtime {
 
     /// Sends a message, the first byte of which says what it is.
     pub(crate) fn send_to(&self, to: NodeId, parts: &[&[u8]]) {
-        let Some(recorder) = &self.recorder else { return self.fabric().send(to, parts) };
+        self.send_unsent(to, parts[0][0], Unsent::new(parts));
+    }
+
+    /// The same, where the message ends with some content.
+    pub(crate) fn send_with_content(&self, to: NodeId, head: &[u8], content: &dyn Content) {
+        self.send_unsent(to, head[0], Unsent::with_content(&[head], content));
+    }
+
+    fn send_unsent(&self, to: NodeId, kind: u8, message: Unsent<'_>) {
+        let Some(recorder) = &self.recorder else { return self.fabric().send_unsent(to, message) };
         let _in_order = recorder.sending.lock().unwrap_or_else(PoisonError::into_inner);
-        let kind = MessageKind(parts[0][0]);
-        let bytes = parts.iter().map(|part| part.len()).sum::<usize>() as u32;
+        let (kind, bytes) = (MessageKind(kind), message.rest() as u32);
         self.record(self.me(), Some(recorder.now()), Event::Sent { to, kind, bytes });
-        self.fabric().send(to, parts);
+        self.fabric().send_unsent(to, message);
     }
 
     /// A message came, and is handled next. Signals are held.

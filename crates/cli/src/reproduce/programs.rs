@@ -48,10 +48,11 @@ pub static FUNCTIONS: Program =
     Program { name: "functions", source: include_str!("functions.c"), has_sequential_form: false };
 
 /// What the programs include.
-const HEADERS: [(&str, &str); 4] = [
+const HEADERS: [(&str, &str); 5] = [
     ("common.h", include_str!("../../../../apps/common.h")),
     ("multigrid.h", include_str!("../../../../apps/multigrid.h")),
     ("picture.h", include_str!("../../../../apps/picture.h")),
+    ("queues.h", include_str!("../../../../apps/queues.h")),
     ("third_party/stb_image_write.h", include_str!("../../../../apps/third_party/stb_image_write.h")),
 ];
 

@@ -133,11 +133,7 @@ const PLANTED: [(&str, &str, &str); 14] = [
     ),
     ("ep", "SEED = 271828183", "SEED = 271828181"),
     ("ep", "2 * BATCH * (uint64_t)number + 1", "2 * BATCH * (uint64_t)number + 3"),
-    (
-        "ep",
-        "number < own.end; number++)\n        tabulate",
-        "number + 1 < own.end; number++)\n        tabulate",
-    ),
+    ("ep", "fill_queue(s->queues, own)", "fill_queue(s->queues, (struct span){own.first, own.end - 1})"),
     ("cg", "(void)next_number(&random);", "(void)random;"),
     ("cg", "x.value[at] = 0.5;", "x.value[at] += 0.5;"),
     ("cg", "rho / last, o->p", "last / rho, o->p"),
@@ -168,7 +164,7 @@ fn run_altered(directory: &Path, name: &str, stands: &str, instead: &str) -> Cal
     let given = PROBLEMS.iter().find(|problem| problem.0 == name).expect("it is one of them").1;
     let text = fs::read_to_string(apps().join(name).with_extension("c")).expect("it is there");
     assert!(text.contains(stands), "{name} no longer contains {stands:?}");
-    for entry in ["common.h", "kernels.h"] {
+    for entry in ["common.h", "kernels.h", "queues.h"] {
         fs::copy(apps().join(entry), directory.join(entry)).expect("a copy");
     }
     let source = directory.join(name).with_extension("c");

@@ -59,6 +59,8 @@ use pool::BufferPool;
 use receiver::{Accepted, REORDER_DATAGRAMS_MAX, Receiver};
 use sender::{Sender, SenderLimits};
 
+use crate::unsent::Unsent;
+
 /// The longest message, in bytes.
 pub const MESSAGE_BYTES_MAX: usize = 1 << 30;
 
@@ -242,16 +244,29 @@ impl LinkSet {
     ///
     /// When `to` is this node or none of the job, or the message is longer than [`MESSAGE_BYTES_MAX`].
     pub fn send(&mut self, to: NodeId, parts: &[&[u8]]) {
-        let bytes: usize = parts.iter().map(|part| part.len()).sum();
+        let mut message = Unsent::new(parts);
+        while self.queue(to, &mut message, usize::MAX) {}
+    }
+
+    /// Queues the beginning of a message, of so many bytes or as many as fill one datagram more; whether some is left, which is to be queued before anything
+    /// else for this peer.
+    ///
+    /// # Panics
+    ///
+    /// When `to` is this node or none of the job.
+    pub fn queue(&mut self, to: NodeId, message: &mut Unsent<'_>, bytes: usize) -> bool {
         assert!(to != self.local, "expected a peer to send to, got the node itself");
-        assert!(bytes <= MESSAGE_BYTES_MAX, "expected at most {MESSAGE_BYTES_MAX} bytes, got {bytes}");
         self.link(to);
-        self.statistics.messages_sent += 1;
+        self.statistics.messages_sent += u64::from(message.is_whole());
         let buffers = &mut self.datagram_buffers;
         if let Some(link) = &mut self.peers[to.index()].1 {
-            link.sender.queue(parts, buffers);
+            let mut queued = link.sender.queue(message, buffers);
+            while message.rest() > 0 && queued < bytes {
+                queued += link.sender.queue(message, buffers);
+            }
         }
         self.refresh(to);
+        message.rest() > 0
     }
 
     /// Takes in a datagram that `source` has sent: whoever calls answers for that.

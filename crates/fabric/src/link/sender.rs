@@ -9,6 +9,7 @@ use super::congestion::Congestion;
 use super::header::{FRAME_HEADER_BYTES, HEADER_BYTES, Rejected, frame_header};
 use super::pool::BufferPool;
 use super::rtt::RoundTrip;
+use crate::unsent::Unsent;
 
 /// A datagram is taken for lost when one sent this much later has arrived (RFC 6675's DupThresh; counted
 /// in transmissions, as RFC 9002 §6.1.1 does, so that the loss of a retransmission is seen too).
@@ -134,41 +135,16 @@ impl Sender {
         self.deadline
     }
 
-    /// Queues one message. One that fits a datagram is never split; it joins the last datagram when that
-    /// has not been transmitted and has room.
-    pub fn queue(&mut self, parts: &[&[u8]], pool: &mut BufferPool) {
-        let total: usize = parts.iter().map(|part| part.len()).sum();
-        let room = self.limits.datagram_bytes_max - HEADER_BYTES - FRAME_HEADER_BYTES;
-        if total <= room {
-            let slot = self.slot_for(FRAME_HEADER_BYTES + total, pool);
-            slot.extend_from_slice(&frame_header(total, true, true));
-            for part in parts {
-                slot.extend_from_slice(part);
-            }
-            self.backlog_bytes += FRAME_HEADER_BYTES + total;
-            return;
-        }
-        let mut parts = parts.iter().copied();
-        let mut part: &[u8] = &[];
-        let mut done = 0;
-        while done < total {
-            let length = room.min(total - done);
-            let slot = self.slot_for(FRAME_HEADER_BYTES + length, pool);
-            slot.extend_from_slice(&frame_header(length, done == 0, done + length == total));
-            let mut wanted = length;
-            while wanted > 0 {
-                if part.is_empty() {
-                    part = parts.next().unwrap_or(&[]);
-                    continue;
-                }
-                let (now, later) = part.split_at(wanted.min(part.len()));
-                slot.extend_from_slice(now);
-                wanted -= now.len();
-                part = later;
-            }
-            done += length;
-            self.backlog_bytes += FRAME_HEADER_BYTES + length;
-        }
+    /// Queues as much of a message as a datagram takes; how many bytes. One that fits a datagram is never split; it
+    /// joins the last datagram when that has not been transmitted and has room.
+    pub fn queue(&mut self, message: &mut Unsent<'_>, pool: &mut BufferPool) -> usize {
+        let length = message.rest().min(self.limits.datagram_bytes_max - HEADER_BYTES - FRAME_HEADER_BYTES);
+        let header = frame_header(length, message.is_whole(), length == message.rest());
+        let slot = self.slot_for(FRAME_HEADER_BYTES + length, pool);
+        slot.extend_from_slice(&header);
+        message.move_into(slot, length);
+        self.backlog_bytes += FRAME_HEADER_BYTES + length;
+        length
     }
 
     fn slot_for(&mut self, bytes: usize, pool: &mut BufferPool) -> &mut Vec<u8> {

@@ -42,11 +42,12 @@ use self::bell::Bells;
 use self::board::{Board, Layout};
 use self::frames::{Frames, WindowCount};
 use self::one_sided::Logs;
-use self::ring::{Consumer, Nonsense, Producer, Taken, Unsent, fragment_bytes_max};
+use self::ring::{Consumer, Nonsense, Producer, Taken, fragment_bytes_max};
 use self::silence::Silences;
-use crate::link::{LinkStatistics, MESSAGE_BYTES_MAX};
+use crate::link::LinkStatistics;
 use crate::receiving::{self, Deliver, Receiving, Turn, Turns};
 use crate::traits::{Capabilities, Fabric, FabricConfig, FabricError, OneSided, assert_peer};
+use crate::unsent::Unsent;
 use crate::wake::WakeEvent;
 
 /// Frames taken out of one ring before the next ring's turn comes.
@@ -373,10 +374,9 @@ impl Outbound {
 
 impl Sending {
     fn enqueue(&mut self, mut message: Unsent) {
-        let mut bytes = Vec::with_capacity(message.rest());
-        while message.rest() > 0 {
-            bytes.extend_from_slice(message.take(message.rest()));
-        }
+        let rest = message.rest();
+        let mut bytes = Vec::with_capacity(rest);
+        message.move_into(&mut bytes, rest);
         self.queued_bytes += bytes.len() + QUEUED_OVERHEAD_BYTES;
         self.queue.push_back(Queued { bytes, sent: 0 });
     }
@@ -474,14 +474,8 @@ impl Fabric for ShmFabric {
         self.nodes
     }
 
-    fn send(&self, to: NodeId, parts: &[&[u8]]) {
+    fn send_unsent(&self, to: NodeId, mut message: Unsent<'_>) {
         assert_peer(to, self.local, self.nodes);
-        let mut message = Unsent::new(parts);
-        assert!(
-            message.rest() <= MESSAGE_BYTES_MAX,
-            "expected at most {MESSAGE_BYTES_MAX} bytes in a message, got {}",
-            message.rest()
-        );
         let outbound = &self.outbound[to.index()];
         let mut sending = outbound.sending();
         sending.messages += 1;

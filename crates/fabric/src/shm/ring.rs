@@ -17,6 +17,7 @@ use thiserror::Error;
 
 use super::board::{Board, LINE_BYTES};
 use crate::link::MESSAGE_BYTES_MAX;
+use crate::unsent::Unsent;
 
 /// The length that says that the next frame stands at the beginning of the ring.
 const GO_TO_START: u32 = u32::MAX;
@@ -59,42 +60,6 @@ fn header(fragment: u32, rest: u32) -> u64 {
     u64::from(fragment) | u64::from(rest) << 32
 }
 
-/// What is still to be sent of a message in pieces.
-pub struct Unsent<'a> {
-    parts: &'a [&'a [u8]],
-    /// Bytes of the first part that are gone.
-    gone: usize,
-    rest: usize,
-}
-
-impl<'a> Unsent<'a> {
-    /// A whole message.
-    pub fn new(parts: &'a [&'a [u8]]) -> Unsent<'a> {
-        Unsent { parts, gone: 0, rest: parts.iter().map(|part| part.len()).sum() }
-    }
-
-    /// Bytes that are left.
-    pub fn rest(&self) -> usize {
-        self.rest
-    }
-
-    /// Takes up to `bytes` bytes off the front; empty when none are left.
-    pub fn take(&mut self, bytes: usize) -> &'a [u8] {
-        while let Some((first, others)) = self.parts.split_first() {
-            let left = &first[self.gone..];
-            if left.is_empty() {
-                (self.parts, self.gone) = (others, 0);
-                continue;
-            }
-            let taken = &left[..bytes.min(left.len())];
-            self.gone += taken.len();
-            self.rest -= taken.len();
-            return taken;
-        }
-        &[]
-    }
-}
-
 /// The sender's end.
 #[derive(Debug)]
 pub struct Producer {
@@ -130,11 +95,10 @@ impl Producer {
             let rest = message.rest() - fragment;
             board.memory.word(start + offset).store(header(fragment as u32, rest as u32), Ordering::Relaxed);
             let mut at = start + offset + HEADER_BYTES;
-            while message.rest() > rest {
-                let bytes = message.take(message.rest() - rest);
-                board.memory.copy_in(at, bytes);
-                at += bytes.len();
-            }
+            message.take_pieces(fragment, &mut |piece| {
+                board.memory.copy_in(at, piece);
+                at += piece.len();
+            });
             self.tail += frame_bytes(fragment) as u64;
             self.frames += 1;
             self.frame_bytes += frame_bytes(fragment) as u64;

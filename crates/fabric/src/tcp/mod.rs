@@ -33,12 +33,13 @@ use rustix::net::{RecvFlags, Shutdown, recv, shutdown};
 use self::doors::{Doors, Established};
 use self::handshake::Identity;
 use self::peer::{Flushed, Outbound, Peer, RECORDS_AT_ONCE, State};
-use self::record::{Fragments, Frame, INLINE_BYTES_MAX, Incoming, RECORD_BYTES_MAX, Unsound};
+use self::record::{Frame, INLINE_BYTES_MAX, Incoming, RECORD_BYTES_MAX, Unsound};
 use self::ticker::{TICK, Ticker};
 use self::watch::{Source, Watch};
 use crate::link::LinkStatistics;
 use crate::receiving::{self, Deliver, Receiving, Turn, Turns};
 use crate::traits::{Capabilities, Fabric, FabricConfig, FabricError, assert_peer};
+use crate::unsent::Unsent;
 use crate::wake::WakeEvent;
 
 /// What is read of one connection at once, in bytes; one buffer serves all connections.
@@ -484,9 +485,8 @@ impl Fabric for TcpFabric {
         self.identity.nodes
     }
 
-    fn send(&self, to: NodeId, parts: &[&[u8]]) {
+    fn send_unsent(&self, to: NodeId, mut message: Unsent<'_>) {
         assert_peer(to, self.identity.local, self.identity.nodes);
-        let mut message = Fragments::new(parts);
         let mut outbound = self.peers[to.index()].outbound();
         outbound.messages_sent += 1;
         if !matches!(outbound.state, State::Broken) {

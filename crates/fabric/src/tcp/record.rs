@@ -21,6 +21,7 @@ use thiserror::Error;
 use super::keys::RecordKeys;
 use crate::link::MESSAGE_BYTES_MAX;
 use crate::seal::{Forged, TAG_BYTES};
+use crate::unsent::Unsent;
 
 /// No record is longer, in bytes.
 pub const RECORD_BYTES_MAX: usize = 64 << 10;
@@ -75,44 +76,6 @@ fn frame_head(kind: u8, length: usize) -> [u8; FRAME_HEAD_BYTES] {
     (u32::from(kind) << 24 | length as u32).to_le_bytes()
 }
 
-/// A message on its way into records.
-pub struct Fragments<'a> {
-    parts: &'a [&'a [u8]],
-    /// How much of the first part is gone.
-    offset: usize,
-    left: usize,
-}
-
-impl<'a> Fragments<'a> {
-    /// Of the concatenation of `parts`.
-    ///
-    /// # Panics
-    ///
-    /// When it is longer than a message may be.
-    pub fn new(parts: &'a [&'a [u8]]) -> Fragments<'a> {
-        let left = parts.iter().map(|part| part.len()).sum();
-        assert!(
-            left <= MESSAGE_BYTES_MAX,
-            "expected a message of at most {MESSAGE_BYTES_MAX} bytes, got {left}"
-        );
-        Fragments { parts, offset: 0, left }
-    }
-
-    fn move_into(&mut self, record: &mut Vec<u8>, mut bytes: usize) {
-        self.left -= bytes;
-        while bytes > 0 {
-            let rest = &self.parts[0][self.offset..];
-            let taken = rest.len().min(bytes);
-            record.extend_from_slice(&rest[..taken]);
-            bytes -= taken;
-            self.offset += taken;
-            if self.offset == self.parts[0].len() {
-                (self.parts, self.offset) = (&self.parts[1..], 0);
-            }
-        }
-    }
-}
-
 /// The first record of a connection, number 0: without frames, it proves that its sender has `key`.
 pub fn proof(key: &mut RecordKeys) -> [u8; RECORD_OVERHEAD_BYTES] {
     let mut record = [0; RECORD_OVERHEAD_BYTES];
@@ -151,13 +114,13 @@ impl Outgoing {
     }
 
     /// Puts as much of a message into a record as that takes; whether some is left.
-    pub fn put(&mut self, message: &mut Fragments<'_>) -> bool {
-        let length = message.left.min(INLINE_BYTES_MAX);
+    pub fn put(&mut self, message: &mut Unsent<'_>) -> bool {
+        let length = message.rest().min(INLINE_BYTES_MAX);
         let record = self.open_record(length);
-        record.extend_from_slice(&frame_head(if length == message.left { LAST } else { MORE }, length));
+        record.extend_from_slice(&frame_head(if length == message.rest() { LAST } else { MORE }, length));
         message.move_into(record, length);
         self.bytes += FRAME_HEAD_BYTES + length;
-        message.left > 0
+        message.rest() > 0
     }
 
     /// Asks how many messages have come.
@@ -386,8 +349,8 @@ mod tests {
     }
 
     fn put(outgoing: &mut Outgoing, parts: &[&[u8]]) {
-        let mut fragments = Fragments::new(parts);
-        while outgoing.put(&mut fragments) {}
+        let mut message = Unsent::new(parts);
+        while outgoing.put(&mut message) {}
     }
 
     /// The messages of `wire`, given in pieces.

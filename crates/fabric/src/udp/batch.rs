@@ -11,6 +11,10 @@ use super::address::RawAddress;
 /// Pieces taken by one call: datagrams, or several that were joined.
 pub const BATCH_PIECES: usize = 16;
 
+/// Pieces taken by one call after long ones, and how long those are, in bytes: so many stay in a processor's own cache until they have been put together.
+const LONG_PIECES: usize = 4;
+const LONG_FROM_BYTES: usize = 16 << 10;
+
 /// The longest piece, in bytes: an IP packet's bound.
 const PIECE_BYTES_MAX: usize = 65_535;
 
@@ -69,7 +73,7 @@ impl Batch {
     /// Takes what has come, without waiting; how many pieces.
     ///
     /// A call that asks for more than there is looks at the socket once more than needed. So it asks for one at first, and for
-    /// many while as many come as it asks for.
+    /// many, or some long ones, while as many come as it asks for.
     ///
     /// # Errors
     ///
@@ -108,10 +112,15 @@ impl Batch {
             Ok(count) => count,
             Err(_) => nothing_or_error(io::Error::last_os_error())?,
         };
-        self.wanted = if count == wanted { BATCH_PIECES } else { 1 };
         for (index, header) in headers.iter().enumerate().take(count) {
             self.pieces[index] = self.piece(index, header);
         }
+        let is_long = self.pieces[..count].iter().flatten().any(|piece| piece.bytes >= LONG_FROM_BYTES);
+        self.wanted = match count == wanted {
+            true if is_long => LONG_PIECES,
+            true => BATCH_PIECES,
+            false => 1,
+        };
         Ok(count)
     }
 

@@ -37,6 +37,7 @@ use crate::hooks::{self, Hook, IncomingHooks, OutgoingHooks};
 use crate::link::{LinkConfig, LinkSet, LinkStatistics};
 use crate::receiving::{self, Deliver, Receiving, Turn, Turns, timespec};
 use crate::traits::{Capabilities, Fabric, FabricConfig, FabricError, assert_peer};
+use crate::unsent::Unsent;
 use crate::wake::WakeEvent;
 
 /// What we ask of the system for each socket, in bytes: every peer's full window for a dozen peers.
@@ -58,6 +59,9 @@ const DATAGRAM_BYTES_REMOTE: usize = 1400;
 /// Peers that are expected to fill this node's receive buffer at once; when more do, loss shrinks their
 /// windows.
 const SENDERS_AT_ONCE: usize = 4;
+
+/// So much of a long message is put into datagrams before they leave: as much as goes to the system by one call.
+const QUEUED_AT_ONCE_BYTES: usize = 58 << 10;
 
 /// How long to wait when the system takes no more datagrams.
 const STALL: Duration = Duration::from_micros(500);
@@ -400,11 +404,14 @@ impl Fabric for UdpFabric {
         self.nodes
     }
 
-    fn send(&self, to: NodeId, parts: &[&[u8]]) {
+    fn send_unsent(&self, to: NodeId, mut message: Unsent<'_>) {
         assert_peer(to, self.local, self.nodes);
         let now = self.now();
         let mut outbound = self.outbound();
-        outbound.links.send(to, parts);
+        // The beginning of a long message leaves while it is still in the caches, and before the end is copied.
+        while outbound.links.queue(to, &mut message, QUEUED_AT_ONCE_BYTES) {
+            self.transmit(&mut outbound, now);
+        }
         self.transmit(&mut outbound, now);
     }
 

@@ -1,12 +1,13 @@
 //! What every fabric must do, run over each implementation. A new fabric adds one `conformance!` line.
 
+use std::cell::RefCell;
 use std::net::{SocketAddr, TcpListener, UdpSocket};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use hiroba_base::NodeId;
-use hiroba_fabric::{Fabric, FabricConfig, FabricError, ShmFabric, TcpFabric, UdpFabric};
+use hiroba_fabric::{Content, Fabric, FabricConfig, FabricError, ShmFabric, TcpFabric, UdpFabric, Unsent};
 use hiroba_wire::control::{InjectedFaults, JobKey};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
@@ -174,6 +175,34 @@ fn every_size(make: fn(u16) -> Group) {
     });
 }
 
+/// Content that its owner changes as soon as it is sent.
+struct Changing(RefCell<Vec<u8>>);
+
+impl Content for Changing {
+    fn bytes(&self) -> usize {
+        self.0.borrow().len()
+    }
+
+    fn append(&self, offset: usize, bytes: usize, room: &mut Vec<u8>) {
+        room.extend_from_slice(&self.0.borrow()[offset..offset + bytes]);
+    }
+}
+
+fn content_is_copied_before_send_returns(make: fn(u16) -> Group) {
+    const ROUNDS: u32 = 40;
+    on_each_node(&make(2), |fabric| {
+        if fabric.local() == NodeId(1) {
+            return receive_numbered(fabric, ROUNDS, 1, |number| 16 + length_of(number) * number as usize);
+        }
+        for number in 0..ROUNDS {
+            let expected = message(NodeId(0), number, 16 + length_of(number) * number as usize);
+            let content = Changing(RefCell::new(expected[5..].to_vec()));
+            fabric.send_unsent(NodeId(1), Unsent::with_content(&[&expected[..2], &expected[2..5]], &content));
+            content.0.borrow_mut().fill(0);
+        }
+    });
+}
+
 fn many_to_one(make: fn(u16) -> Group) {
     const EACH: u32 = 300;
     on_each_node(&make(6), |fabric| {
@@ -333,7 +362,7 @@ macro_rules! conformance {
             use super::*;
 
             conformance!(@tests $make;
-                both_directions_at_once every_size many_to_one burst_of_small_messages
+                both_directions_at_once every_size content_is_copied_before_send_returns many_to_one burst_of_small_messages
                 a_peer_that_does_not_poll_for_a_second deliver_may_send_and_poll many_threads_send_and_poll
                 wake_ends_a_blocked_poll the_descriptor_tells_what_there_is_to_do);
 
