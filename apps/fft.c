@@ -592,14 +592,16 @@ static bool check(const struct shared *s)
 
 /* ---- The program ----------------------------------------------------------------------------- */
 
-/* A matrix. If patches are in one piece it is kept coherent in parts of one, so that much travels
- * at once and some while another is transposed; else, or if threads' rows do not end with a part, in
- * pages as the job has them. */
+/* A matrix. If patches are in one piece it is kept coherent in halves of one, so that few messages
+ * fetch a patch and one half travels while the other is transposed, but in no longer parts than stay
+ * in a cache; else, or if threads' rows do not end with a part, in pages as the job has them. */
 static struct complex *shared_matrix(void)
 {
-    size_t bytes = m * m * sizeof(struct complex), patch = bytes / threads / threads;
+    const size_t bytes = m * m * sizeof(struct complex), half = bytes / threads / threads / 2;
+    const size_t most = 512 << 10;
     bool is_even = (threads & (threads - 1)) == 0;
-    return panels > 1 && is_even ? shared_in_units(bytes, patch / 16) : shared_zeroed(bytes);
+    return panels > 1 && is_even ? shared_in_units(bytes, half < most ? half : most)
+                                 : shared_zeroed(bytes);
 }
 
 static bool share(struct shared *s)
