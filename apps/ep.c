@@ -159,9 +159,9 @@ static void work(void *argument)
     fill_queue(s->queues, own);
     barrier();
     struct clocks begin = clocks();
-    size_t number;
-    for (size_t turn = 0; take(s->queues, &turn, &number);)
-        tabulate(number, &s->batches[number]);
+    for (struct span taken; take(s->queues, &taken);)
+        for (size_t number = taken.first; number < taken.end; number++)
+            tabulate(number, &s->batches[number]);
     barrier();
     if (keeps_time()) {
         elapsed = since(begin);

@@ -1,7 +1,7 @@
 /*
- * Work that cannot be given out beforehand: every thread has a queue of things of its own, which it takes one by one under
- * the queue's lock. When they are gone it takes the last ones of others' queues, which those would come to last. So threads
- * are done at the same time, though some things take longer, or some processors.
+ * Work that cannot be given out beforehand: every thread has a queue of things of its own, which it takes under the queue's
+ * lock, some at first and one by one in the end. When they are gone it takes the last half of what another has left, which
+ * that one would come to last. So threads are done at the same time, though some things take longer, or some processors.
  */
 #ifndef HIROBA_APPS_QUEUES_H
 #define HIROBA_APPS_QUEUES_H
@@ -26,27 +26,52 @@ static inline struct queues shared_queues(size_t count, unsigned first_lock)
     return (struct queues){shared_parts(count, sizeof(struct queue)), count, first_lock};
 }
 
-/* Gives this thread its things; others see them behind the next barrier. */
+/* Gives this thread its things, before a barrier or under the queue's lock. */
 static inline void fill_queue(struct queues queues, struct span things)
 {
     *(struct queue *)part_of(queues.all, thread_number()) = (struct queue){things.first, things.end};
 }
 
-/* Takes a thing that nobody else has taken or ever will. `*turn`, 0 at first, is how many queues this thread has found
- * empty: nothing is ever put into one again. False when there is nothing left. */
-static inline bool take(struct queues queues, size_t *turn, size_t *thing)
+static inline unsigned lock_of(struct queues queues, size_t owner)
 {
-    for (; *turn < queues.count; ++*turn) {
-        size_t owner = (thread_number() + *turn) % queues.count;
-        unsigned queue_lock = queues.first_lock + (unsigned)(owner % (LOCKS - queues.first_lock));
-        struct queue *queue = part_of(queues.all, owner);
-        lock(queue_lock);
-        bool some_left = queue->next < queue->end;
-        if (some_left)
-            *thing = *turn == 0 ? queue->next++ : --queue->end;
-        unlock(queue_lock);
-        if (some_left)
-            return true;
+    return queues.first_lock + (unsigned)(owner % (LOCKS - queues.first_lock));
+}
+
+enum { TURNS = 16 }; /* of a queue of one's own so large a part is taken at once: seldom a lock, and much left for others */
+
+/* Takes things out of a queue: the first ones of one's own, or the last half of another's; none if there are none. */
+static inline struct span take_from(struct queues queues, size_t owner)
+{
+    struct queue *queue = part_of(queues.all, owner);
+    struct span taken;
+    lock(lock_of(queues, owner));
+    const size_t left = queue->end - queue->next;
+    if (owner == thread_number()) {
+        taken = (struct span){queue->next, queue->next + (left + TURNS - 1) / TURNS};
+        queue->next = taken.end;
+    } else {
+        taken = (struct span){queue->end - (left + 1) / 2, queue->end};
+        queue->end = taken.first;
+    }
+    unlock(lock_of(queues, owner));
+    return taken;
+}
+
+/* Takes things that nobody else has taken or ever will. False when no queue has any left. */
+static inline bool take(struct queues queues, struct span *things)
+{
+    const size_t own = thread_number();
+    for (size_t turn = 0; turn < queues.count; turn++) {
+        *things = take_from(queues, (own + turn) % queues.count);
+        if (things->first == things->end)
+            continue;
+        if (turn > 0) { /* another's: what it does not begin with is for its own queue, which is empty and nobody else fills */
+            lock(lock_of(queues, own));
+            fill_queue(queues, (struct span){things->first + 1, things->end});
+            unlock(lock_of(queues, own));
+            things->end = things->first + 1;
+        }
+        return true;
     }
     return false;
 }
