@@ -222,10 +222,10 @@ fn pictures_can_be_looked_at() {
 const PLANTED: [(&str, &str, &str); 12] = [
     (
         "mandelbrot",
-        "row < rows.end; row++)\n            compute_row",
-        "row + 1 < rows.end; row++)\n            compute_row",
+        "row < rows.end; row++)\n        compute_row",
+        "row + 1 < rows.end; row++)\n        compute_row",
     ),
-    ("mandelbrot", "taken[part]++;", "taken[part / 2 * 2]++;"),
+    ("mandelbrot", "times[part]++;", "times[part / 2 * 2]++;"),
     ("mandelbrot", "double next_x = x2 - y2", "double next_x = y2 - x2"),
     ("mandelbrot", "values[column + lane] = value[lane];", "values[column] = value[lane];"),
     ("jacobi", "i < own.end; i++)\n            relax_row", "i + 1 < own.end; i++)\n            relax_row"),
