@@ -8,7 +8,7 @@ pub trait Content {
     /// How many.
     fn bytes(&self) -> usize;
 
-    /// Appends so many of them, from `offset` on, to `room`, which has room for them.
+    /// Appends so many of them, from `offset` on, to `room`.
     fn append(&self, offset: usize, bytes: usize, room: &mut Vec<u8>);
 }
 
