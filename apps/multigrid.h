@@ -48,16 +48,14 @@ static size_t most_rows(size_t rows, const struct team *team)
     return (gathered_cells + team->count - 1) / team->count * (rows / gathered_cells);
 }
 
-enum { LEAST_UNIT = 4096, MOST_UNIT_OF_FEW = 16384, MOST_UNIT = 131072 };
+enum { LEAST_UNIT = 4096, MOST_UNIT = 16384 };
 
-/* What of a grid travels at once, in bytes: all of a thread's rows if everybody reads them, else no
- * more than about what neighbours read, and not much at that, or they get rows they do not need. */
+/* What of a grid travels at once, in bytes: no more than about what others read, and not much at
+ * that, or they get rows they do not need, or what is behind a thread's last row. */
 static size_t unit_of(size_t rows, size_t width, const struct team *team)
 {
-    bool is_gathered = rows == gathered_cells;
-    size_t read = is_gathered ? most_rows(rows, team) : REACH + 1, unit = LEAST_UNIT;
-    size_t most = is_gathered ? MOST_UNIT : MOST_UNIT_OF_FEW;
-    while (unit < most && unit < read * width * sizeof(double))
+    size_t read = rows == gathered_cells ? most_rows(rows, team) : REACH + 1, unit = LEAST_UNIT;
+    while (unit < MOST_UNIT && unit < read * width * sizeof(double))
         unit *= 2;
     return unit;
 }

@@ -39,6 +39,8 @@ pub struct Consistency {
     conds: Conds,
     team: Team,
     meeting: Meeting,
+    /// All have come to the collective, and those below have been told: this node leaves when its word to them is on the way.
+    leaving: Option<Leaving>,
     /// Notices of other nodes that are later than a node's arrival at the collective where this node has yet to arrive.
     beyond: IntervalLog,
     /// Grants and publications whose senders have left a collective from which the departure is still on its way
@@ -49,6 +51,16 @@ pub struct Consistency {
     /// Notices of pages of regions that this node's own threads have yet to hear of: which protocol they are for is not known here.
     /// No more than are written before the node comes to the next collective.
     unplaced: Vec<(NodeId, IntervalSeq, PageId)>,
+}
+
+/// What this node is told when it leaves a collective.
+#[derive(Debug)]
+struct Leaving {
+    from: NodeId,
+    epoch: u64,
+    collective: Collective,
+    knowledge: Knowledge,
+    moves: Vec<HomeMoves>,
 }
 
 /// The protocols of a job, and which pages are whose.
@@ -142,6 +154,7 @@ impl Consistency {
             conds: Conds::default(),
             team: Team::of_one(),
             meeting: Meeting::new(me, Tree::of(nodes)),
+            leaving: None,
             beyond: IntervalLog::new(nodes),
             early: Vec::new(),
             publications: FxHashMap::default(),
@@ -521,27 +534,34 @@ impl Consistency {
     fn handle_arrival(&mut self, from: NodeId, epoch: u64, arrival: Arrival) -> Result<(), ProtocolError> {
         let out = &mut self.site.out;
         if let Some(departure) = self.meeting.handle_arrival(from, epoch, arrival, out)? {
-            self.handle_departure(self.site.me, epoch, &departure)?;
+            self.handle_departure(self.site.me, epoch, departure)?;
         }
         Ok(())
     }
 
-    /// All nodes have come.
+    /// All nodes have come: those below are told, and this node leaves as soon as that is done ([`leave`](Self::leave)), since they wait.
     fn handle_departure(
         &mut self,
         from: NodeId,
         epoch: u64,
-        departure: &Departure,
+        departure: Departure,
     ) -> Result<(), ProtocolError> {
-        let collective = departure.collective;
         let out = &mut self.site.out;
-        let knowledge = &self.meeting.handle_departure(from, epoch, departure, out)?;
+        let knowledge = self.meeting.handle_departure(from, epoch, &departure, out)?;
+        let Departure { collective, moves, .. } = departure;
+        self.leaving = Some(Leaving { from, epoch, collective, knowledge, moves });
+        Ok(())
+    }
+
+    /// This node is told what the others know.
+    fn leave(&mut self, leaving: &Leaving) -> Result<(), ProtocolError> {
+        let Leaving { epoch, collective, ref knowledge, ref moves, .. } = *leaving;
         self.site.collectives_done += 1;
         let voided = self.absorb(knowledge, false);
         let Consistency { site, protocols, .. } = self;
         let each = protocols.all.iter_mut();
         each.for_each(|protocol| protocol.handle_meeting(site, &knowledge.timestamp));
-        self.handle_moves(&departure.moves)?;
+        self.handle_moves(moves)?;
         let Consistency { site, protocols, .. } = self;
         protocols.all.iter_mut().for_each(|protocol| protocol.take_supplies(site));
         // Everybody has seen every interval up to here: nobody will ask for these notices again.
@@ -747,7 +767,7 @@ impl Consistency {
             Message::Depart { epoch, collective, knowledge, moves } => {
                 let (news, moves) = (knowledge.clone(), moves.clone());
                 let departure = Departure { collective: *collective, news, moves };
-                self.handle_departure(from, *epoch, &departure)?;
+                self.handle_departure(from, *epoch, departure)?;
             }
             _ => {
                 return Err(unexpected(
@@ -929,6 +949,15 @@ impl Engine for Consistency {
     }
 
     fn poll_effect(&mut self) -> Option<Effect> {
+        self.deliver_loopback();
+        if let Some(effect) = self.site.out.poll() {
+            return Some(effect);
+        }
+        let leaving = self.leaving.take()?;
+        if let Err(error) = self.leave(&leaving) {
+            self.site.out.refuse(leaving.from, &error);
+        }
+        self.advance();
         self.deliver_loopback();
         self.site.out.poll()
     }

@@ -212,20 +212,27 @@ impl SparsePageSet {
         let inside = self.contains(PageId(first));
         let mut at = first;
         while at < end {
-            let chunk_end = (at / CHUNK_PAGES + 1) * CHUNK_PAGES;
+            let chunk_start = at / CHUNK_PAGES * CHUNK_PAGES;
             match self.state(at / CHUNK_PAGES) {
                 ChunkState::Empty if inside => return (inside, at),
                 ChunkState::Full if !inside => return (inside, at),
-                ChunkState::Empty | ChunkState::Full => at = chunk_end,
+                ChunkState::Empty | ChunkState::Full => {}
                 ChunkState::Mixed(chunk) => {
-                    let word = chunk.words[word_of(at)].load(Ordering::Acquire);
-                    let differing = (if inside { !word } else { word }) >> (at % WORD_BITS);
-                    if differing != 0 {
-                        return (inside, (at + u64::from(differing.trailing_zeros())).min(end));
+                    let (first, last) = (word_of(at), word_of(end.min(chunk_start + CHUNK_PAGES) - 1));
+                    // What lies before `at` in its word is of no interest.
+                    let mut mask = u64::MAX << (at % WORD_BITS);
+                    let differing = |(word, bits): (usize, &AtomicU64)| {
+                        let bits = bits.load(Ordering::Acquire);
+                        let bits =
+                            if inside { !bits } else { bits } & core::mem::replace(&mut mask, u64::MAX);
+                        (bits != 0).then(|| word as u64 * WORD_BITS + u64::from(bits.trailing_zeros()))
+                    };
+                    if let Some(differs) = (first..).zip(&chunk.words[first..=last]).find_map(differing) {
+                        return (inside, (chunk_start + differs).min(end));
                     }
-                    at = (at / WORD_BITS + 1) * WORD_BITS;
                 }
             }
+            at = chunk_start + CHUNK_PAGES;
         }
         (inside, end)
     }
