@@ -91,6 +91,17 @@ impl Pagemap {
         self.each_range(addresses, question, visit)
     }
 
+    /// Calls `visit` with each range of addresses that was written since it was last protected, or was never protected, and leaves it as
+    /// it is.
+    pub(super) fn find_written(
+        &self,
+        addresses: Addresses,
+        visit: impl FnMut(Addresses),
+    ) -> Result<(), Errno> {
+        let question = Question { flags: 0, category_inverted: 0, category_mask: PAGE_IS_WRITTEN };
+        self.each_range(addresses, question, visit)
+    }
+
     /// Calls `visit` with each range of addresses whose entries have been taken away and were write-protected then: nobody has
     /// written them since they were. Where the kernel keeps no such record it finds none.
     ///

@@ -382,9 +382,30 @@ pub(super) fn last_errno() -> Errno {
     Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::IO)
 }
 
-/// Two watched ranges are one scan when no more granules than this lie between them, all without an entry: looking at so
-/// many costs about what another call would.
+/// Two watched ranges are one scan when no more granules than this lie between them: looking at so many costs about what another
+/// call would.
 const JOINED_GAP_GRANULES_MAX: u64 = 512;
+
+/// Joins ranges that come in ascending order.
+#[derive(Default)]
+struct Joining {
+    pending: Option<PageRange>,
+}
+
+impl Joining {
+    /// Adds a range; what those before make together, if it may not be joined to them across the gap.
+    fn add(&mut self, range: PageRange, may_join: impl Fn(PageRange) -> bool) -> Option<PageRange> {
+        let gap_behind =
+            |before: PageRange| PageRange { first: before.end(), count: range.first.0 - before.end().0 };
+        match &mut self.pending {
+            Some(before) if may_join(gap_behind(*before)) => {
+                before.count = range.end().0 - before.first.0;
+                None
+            }
+            pending => pending.replace(range),
+        }
+    }
+}
 
 /// One in so many collections looks for chunks of the watched set that have become empty.
 const COLLECTIONS_PER_TIDYING: u64 = 64;
@@ -422,6 +443,7 @@ pub(super) struct Supervised {
 const PAGE_TABLE: &str = "mmap of a page table";
 const WRITEPROTECT: &str = "ioctl(UFFDIO_WRITEPROTECT)";
 const CONTINUE: &str = "ioctl(UFFDIO_CONTINUE)";
+const PAGEMAP_SCAN: &str = "ioctl(PAGEMAP_SCAN)";
 
 impl Supervised {
     pub(super) fn open(
@@ -644,23 +666,13 @@ impl Supervised {
         let Some(tracker) = self.tracker.as_ref().filter(|tracker| !tracker.watched.is_empty()) else {
             return Ok(());
         };
-        let mut pending: Option<PageRange> = None;
-        tracker.watched.each_run(|run| {
-            pending = Some(match pending {
-                Some(before) if self.scans_with(tracker, before, run) => {
-                    PageRange { first: before.first, count: run.end().0 - before.first.0 }
-                }
-                Some(before) => {
-                    self.scan(tracker, before, out)?;
-                    run
-                }
-                None => run,
-            });
-            Ok(())
-        })?;
-        if let Some(last) = pending {
-            self.scan(tracker, last, out)?;
-        }
+        let is_near =
+            |gap: PageRange| gap.count <= JOINED_GAP_GRANULES_MAX && tracker.registered.contains_range(gap);
+        let mut joining = Joining::default();
+        tracker
+            .watched
+            .each_run(|run| joining.add(run, is_near).map_or(Ok(()), |span| self.scan(tracker, span, out)))?;
+        joining.pending.map_or(Ok(()), |span| self.scan(tracker, span, out))?;
         // Relaxed: any count will do.
         if tracker.collections.fetch_add(1, Ordering::Relaxed) % COLLECTIONS_PER_TIDYING == 0 {
             tracker.watched.tidy().map_err(MemoryError::system(PAGE_TABLE))?;
@@ -668,16 +680,42 @@ impl Supervised {
         Ok(())
     }
 
-    /// Whether one scan may cover both ranges. Not when mapped granules lie between them, which nobody watches: the scan would
-    /// protect them, at the cost of a shootdown and of a trap when they are written.
-    fn scans_with(&self, tracker: &Tracker, before: PageRange, behind: PageRange) -> bool {
-        let gap = PageRange { first: before.end(), count: behind.first.0 - before.end().0 };
-        gap.count <= JOINED_GAP_GRANULES_MAX
-            && !self.mapped.contains_any(gap)
-            && tracker.registered.contains_range(gap)
+    /// Adds to `out` what of these was watched and written, and begins anew there.
+    ///
+    /// To the kernel, mapped granules that nobody watches are written, and a scan that begins anew would protect them, at the cost of a shootdown
+    /// and of a trap when they are. Where such lie between watched ones, a scan that changes nothing finds what was written first: mostly little.
+    fn scan(&self, tracker: &Tracker, span: PageRange, out: &mut PageSet) -> Result<(), MemoryError> {
+        let has_others = |pages: PageRange| {
+            let mut unwatched = tracker.watched.runs_of(pages).filter(|(_, watched)| !watched);
+            unwatched.any(|(run, _)| self.mapped.contains_any(run))
+        };
+        if !has_others(span) {
+            return self.take_written(tracker, span, out);
+        }
+        let mut taken = Ok(());
+        let mut joining = Joining::default();
+        let visit = |found: Addresses| {
+            for (run, watched) in tracker.watched.runs_of(self.granules_at(found)) {
+                if watched
+                    && let Some(span) = joining.add(run, |gap| !has_others(gap))
+                    && taken.is_ok()
+                {
+                    taken = self.take_written(tracker, span, out);
+                }
+            }
+        };
+        let found = tracker.pagemap.find_written(self.addresses(span), visit);
+        found.map_err(MemoryError::system(PAGEMAP_SCAN))?;
+        taken?;
+        joining.pending.map_or(Ok(()), |span| self.take_written(tracker, span, out))
     }
 
-    fn scan(&self, tracker: &Tracker, pages: PageRange, out: &mut PageSet) -> Result<(), MemoryError> {
+    fn take_written(
+        &self,
+        tracker: &Tracker,
+        pages: PageRange,
+        out: &mut PageSet,
+    ) -> Result<(), MemoryError> {
         let visit = |found: Addresses| {
             let written = self.granules_at(found);
             // As it is now: the scan may have met granules that another thread has just begun to watch.
@@ -690,7 +728,7 @@ impl Supervised {
             }
         };
         let scanned = tracker.pagemap.take_written(self.addresses(pages), visit);
-        scanned.map_err(MemoryError::system("ioctl(PAGEMAP_SCAN)"))
+        scanned.map_err(MemoryError::system(PAGEMAP_SCAN))
     }
 
     pub(super) fn find_unwritten(&self, pages: PageRange, out: &mut PageSet) -> Result<(), MemoryError> {
@@ -698,7 +736,7 @@ impl Supervised {
         self.memory().span(pages)?;
         let visit = |found: Addresses| out.push(self.granules_at(found));
         let scanned = tracker.pagemap.find_unwritten(self.addresses(pages), visit);
-        scanned.map_err(MemoryError::system("ioctl(PAGEMAP_SCAN)"))
+        scanned.map_err(MemoryError::system(PAGEMAP_SCAN))
     }
 
     /// Notes that a fault found no entry for `granule`.
