@@ -135,7 +135,9 @@ static struct grid grid_over(double *memory, const struct team *team, size_t row
     grid.own[0] = grid.own[rows + 1] = grid.all[0];
     for (size_t thread = 0; thread < team->count; thread++) {
         struct span span = rows_of(rows, team, thread);
-        double *start = memory + thread * section(rows, width, team);
+        size_t room = section(rows, width, team), used = (span.end - span.first) * width;
+        /* Who has a neighbour behind it ends with a unit, so that this reads as few as may be. */
+        double *start = memory + thread * room + (thread + 1 < team->count ? room - used : 0);
         for (size_t i = span.first; i < span.end; i++) {
             grid.all[i] = start + (i - span.first) * width;
             if (thread == team->index)
