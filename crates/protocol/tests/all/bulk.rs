@@ -28,6 +28,8 @@ struct Counts {
     /// Pages that came before anybody asked for them.
     prefetched: u32,
     departures: usize,
+    /// From how many collectives it had departed itself when it told each of those below.
+    departed_when_telling: Vec<u64>,
 }
 
 struct Job {
@@ -67,7 +69,12 @@ impl Job {
         while let Some(effect) = self.engines[node.index()].poll_effect() {
             let counts = &mut self.counts[node.index()];
             match effect {
-                Effect::Send { to, message } => self.network.push_back((node, to, message)),
+                Effect::Send { to, message } => {
+                    if matches!(Message::decode(&message, &self.limits), Ok(Message::Depart { .. })) {
+                        counts.departed_when_telling.push(self.engines[node.index()].seen().1);
+                    }
+                    self.network.push_back((node, to, message));
+                }
                 Effect::SendPages { to, pages, .. } => {
                     assert!(pages.is_sorted_by_key(|page| page.page) && !pages.is_empty());
                     let bytes: usize = pages.iter().map(|page| page.page_bytes as usize).sum();
@@ -376,6 +383,34 @@ fn no_node_hears_from_more_than_a_few_in_a_barrier() {
         }
         job.meet(Collective::Leave);
         assert!(job.counts.iter().all(|counts| counts.departures == 2));
+    }
+}
+
+#[test]
+fn those_below_are_told_of_a_departure_before_a_node_sees_to_itself() {
+    for tracking in TRACKINGS {
+        // Nodes 1 to 4 are below node 0, node 5 is below node 1.
+        let mut job = Job::new(6, tracking, &[(REGION, PageSize::KIB_4, Placement::On(NodeId(5)))]);
+        for round in 0..3 {
+            for node in NodeId::all(5) {
+                job.touch(node, 100 + 2 * u64::from(node.0), Access::Read);
+            }
+            for page in (100..110).step_by(2) {
+                job.touch(NodeId(5), page, Access::Write);
+            }
+            job.taken();
+            job.meet(Collective::Barrier);
+            for (node, below) in [(0, 4), (1, 1)] {
+                let counts = &job.counts[node];
+                let told = vec![round; below];
+                assert_eq!(counts.departed_when_telling, told, "{tracking:?}, node {node}, round {round}");
+                assert_eq!(
+                    (counts.invalidations.len(), counts.departures),
+                    (1, 1),
+                    "{tracking:?}, node {node}"
+                );
+            }
+        }
     }
 }
 
