@@ -434,6 +434,8 @@ pub(super) struct Supervised {
     /// Granules whose entries are probably present: it only chooses which call is tried first. The kernel drops
     /// entries unseen, so a fault on an absent entry takes the granule out (`forget`), and the next `protect` maps it.
     mapped: SparsePageSet,
+    /// Those of long pages that are mapped, and were protected as they were or were mapped.
+    protected: SparsePageSet,
     tracker: Option<Tracker>,
     delivery: Delivery,
     // Last, so that the descriptor is closed when the region is free for another source.
@@ -458,6 +460,7 @@ impl Supervised {
         };
         let uffd = Userfaultfd::open(delivery, pagemap.as_ref())?;
         let mapped = claim.memory().page_set()?;
+        let protected = claim.memory().page_set()?;
         let tracker = match pagemap {
             None => None,
             Some(pagemap) => Some(Tracker {
@@ -472,7 +475,7 @@ impl Supervised {
                 },
             }),
         };
-        Ok(Supervised { uffd, mapped, tracker, delivery, claim })
+        Ok(Supervised { uffd, mapped, protected, tracker, delivery, claim })
     }
 
     pub(super) fn memory(&self) -> &SharedMemory {
@@ -563,15 +566,17 @@ impl Supervised {
         // First: a collection in another thread would take entries that go for written ones.
         self.unwatch(pages)?;
         if access == Access::None {
-            let view = self.memory().application();
-            view.advise(offset, bytes, Advice::LinuxDontNeed)
-                .map_err(MemoryError::system("madvise(MADV_DONTNEED)"))?;
+            self.unmap(offset, bytes)?;
+            self.protected.remove_range(pages).map_err(MemoryError::system(PAGE_TABLE))?;
             self.mapped.remove_range(pages).map_err(MemoryError::system(PAGE_TABLE))?;
             return Ok(());
         }
         self.memory().populate(pages)?;
         let write_protected = access == Access::Read;
         let uffd = self.uffd_of(pages);
+        if !write_protected {
+            self.unmap_protected(pages)?;
+        }
         let mut some_sleep_on = false;
         for (run, probably_mapped) in self.mapped.runs(pages) {
             let addresses = self.addresses(run);
@@ -594,8 +599,31 @@ impl Supervised {
             }
             self.mapped.insert_range(run).map_err(MemoryError::system(PAGE_TABLE))?;
         }
+        if write_protected && pages.count > 1 {
+            self.protected.insert_range(pages).map_err(MemoryError::system(PAGE_TABLE))?;
+        }
         // Mapping and clearing wake; setting the protection of what was mapped does not.
         if some_sleep_on { self.wake(pages) } else { Ok(()) }
+    }
+
+    /// Takes out the entries of long pages that are about to be writable again. The kernel does not make an entry writable when it clears its protection:
+    /// the first store to each would fault, which costs several times what mapping all anew does. A thread that meets the gap
+    /// faults, and goes on when they are mapped.
+    fn unmap_protected(&self, pages: PageRange) -> Result<(), MemoryError> {
+        for (run, is_protected) in self.protected.runs(pages) {
+            if is_protected && run.count > 1 {
+                let (offset, bytes) = self.memory().allocated_span(run)?;
+                self.unmap(offset, bytes)?;
+                self.mapped.remove_range(run).map_err(MemoryError::system(PAGE_TABLE))?;
+            }
+        }
+        self.protected.remove_range(pages).map(drop).map_err(MemoryError::system(PAGE_TABLE))
+    }
+
+    fn unmap(&self, offset: usize, bytes: usize) -> Result<(), MemoryError> {
+        let view = self.memory().application();
+        view.advise(offset, bytes, Advice::LinuxDontNeed)
+            .map_err(MemoryError::system("madvise(MADV_DONTNEED)"))
     }
 
     pub(super) fn watch(&self, pages: PageRange) -> Result<(), MemoryError> {

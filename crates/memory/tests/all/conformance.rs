@@ -78,6 +78,8 @@ conformance! {
     }
     with faults: {
         a_load_and_then_a_store_fault_once_each,
+        a_large_page_that_is_writable_again_faults_once_for_all,
+        no_store_is_lost_while_a_large_page_becomes_writable_again,
         lowered_to_read_a_page_faults_on_stores_again,
         one_call_changes_a_range,
         setting_access_twice_changes_nothing,
@@ -431,6 +433,75 @@ fn large_pages_change_as_one(mode: Mode) {
         }
     }
     assert_eq!(paged.memory.frames(), 16 + 512 + 1024);
+}
+
+fn no_store_is_lost_while_a_large_page_becomes_writable_again(mode: Mode) {
+    const GRANULES: u64 = 64;
+    let page = range(0, GRANULES);
+    let paged = Paged::new(mode, GRANULES);
+    paged.protect(page, Access::Write);
+    let done = AtomicBool::new(false);
+    let stored = thread::scope(|scope| {
+        let threads: Vec<_> = (0..2)
+            .map(|thread| {
+                let (paged, done) = (&paged, &done);
+                scope.spawn(move || {
+                    install_alternate_stack().unwrap();
+                    let mut stored = 0_u64;
+                    while !done.load(Ordering::Acquire) {
+                        let (granule, value) = (stored % GRANULES, (stored / GRANULES) as u8);
+                        let expected = value.wrapping_sub(u8::from(stored >= GRANULES));
+                        assert_eq!(paged.load(granule, thread), expected);
+                        paged.store(granule, thread, value);
+                        stored += 1;
+                    }
+                    stored
+                })
+            })
+            .collect();
+        for _ in 0..200 {
+            paged.protect(page, Access::Read);
+            thread::sleep(Duration::from_micros(50));
+            paged.protect(page, Access::Write);
+            thread::sleep(Duration::from_micros(50));
+        }
+        done.store(true, Ordering::Release);
+        threads.into_iter().map(|thread| thread.join().unwrap()).collect::<Vec<_>>()
+    });
+    for (thread, stored) in stored.into_iter().enumerate() {
+        assert!(stored >= GRANULES, "{stored} stores");
+        for granule in 0..GRANULES {
+            let last = (stored - 1 - granule) / GRANULES;
+            assert_eq!(paged.runtime_byte(granule, thread), last as u8);
+        }
+    }
+}
+
+/// Faults of the calling thread that the kernel has seen to by itself.
+fn faults_of_the_kernel() -> i64 {
+    // SAFETY: a rusage of zeros is valid.
+    let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
+    // SAFETY: the place lives in this function and is as long as the call takes it to be.
+    assert_eq!(unsafe { libc::getrusage(libc::RUSAGE_THREAD, &raw mut usage) }, 0);
+    usage.ru_minflt
+}
+
+fn a_large_page_that_is_writable_again_faults_once_for_all(mode: Mode) {
+    const GRANULES: u64 = 256;
+    let page = range(0, GRANULES);
+    let paged = Paged::new(mode, GRANULES);
+    paged.protect(page, Access::Write);
+    for round in 1..4 {
+        page.iter().for_each(|granule| paged.store(granule.0, 0, round));
+        paged.protect(page, Access::Read);
+        page.iter().for_each(|granule| assert_eq!(paged.load(granule.0, 0), round));
+        paged.protect(page, Access::Write);
+        let before = faults_of_the_kernel();
+        page.iter().for_each(|granule| paged.store(granule.0, 1, round));
+        let faults = faults_of_the_kernel() - before;
+        assert!(faults < GRANULES as i64 / 8, "{faults} faults where all was writable");
+    }
+    assert!(paged.take_faults().len() <= 3 * TAKEN_BY_THE_KERNEL_MAX);
 }
 
 fn faults_say_where_they_come_from(mode: Mode) {
