@@ -1,23 +1,28 @@
-//! Proves whose bytes are: AES-128-GCM under a key for each direction between two nodes.
+//! Proves whose bytes are: AEGIS-128X4 under a key for each direction between two nodes.
 //!
-//! Read first: NIST SP 800-38D (GCM: why a nonce must never come twice under one key) and RFC 5869 (how the keys
+//! Read first: draft-irtf-cfrg-aegis-aead (the cipher, and why a nonce must never come twice under one key) and RFC 5869 (how the keys
 //! of directions are derived from the job's one). Each direction counts its messages from zero, and the count is the nonce; a key
 //! belongs to one job, one sender, one receiver and one connection, so no pair of key and nonce is used twice. Receivers
 //! refuse counts they have seen; how is each fabric's own business, since over datagrams they come out of order.
 //!
-//! What follows a clear head is always encrypted, too. With this cipher on a processor that has its instructions, encrypting and
-//! authenticating in one pass costs less than a fifth of authenticating bytes that stay readable, which the library does one block at a time
-//! (`examples/sealing.rs` measures the one that is used).
+//! The cipher runs four lanes of AEGIS-128L side by side, in one vector register where the processor has them so long. It encrypts and authenticates in one
+//! pass, and 64 KiB for a fifth of what AES-GCM costs (`examples/sealing.rs` measures it). So what follows a clear head is always encrypted, too.
 
 use core::fmt;
 
+use aegis::aegis128x4::{Aegis128X4, Key, Nonce};
 use hiroba_wire::control::JobKey;
-use ring::aead::{AES_128_GCM, Aad, LessSafeKey, Nonce, Tag, UnboundKey};
-use ring::hkdf::{HKDF_SHA256, Salt};
+use hkdf::Hkdf;
+use sha2::Sha256;
 use thiserror::Error;
 
 /// What authentication adds to a message, in bytes, besides the count.
 pub const TAG_BYTES: usize = 16;
+
+/// From so many bytes on, encrypting from one place to another costs less than to copy first: its state is made, and wiped, apart.
+const ENCRYPTED_ACROSS_BYTES_MIN: usize = 32 << 10;
+
+type Cipher = Aegis128X4<TAG_BYTES>;
 
 /// Keeps keys for this purpose apart from all others that may ever be derived from a job's.
 const PURPOSE: &[u8] = b"hiroba fabric, version 1";
@@ -29,7 +34,7 @@ pub struct Forged;
 
 /// The key of one direction of one connection.
 pub struct DirectionKey {
-    key: LessSafeKey,
+    key: Key,
 }
 
 impl fmt::Debug for DirectionKey {
@@ -42,9 +47,10 @@ impl DirectionKey {
     /// The key for what `context` names: parts whose lengths are the same wherever the key is derived, among them who sends
     /// and who receives.
     pub fn derive(job: &JobKey, context: &[&[u8]]) -> DirectionKey {
-        let secret = Salt::new(HKDF_SHA256, PURPOSE).extract(&job.0);
-        let material = secret.expand(context, &AES_128_GCM).expect("a key is shorter than HKDF's limit");
-        DirectionKey { key: LessSafeKey::new(UnboundKey::from(material)) }
+        let secret = Hkdf::<Sha256>::new(Some(PURPOSE), &job.0);
+        let mut key = Key::default();
+        secret.expand_multi_info(context, &mut key).expect("a key is shorter than HKDF's limit");
+        DirectionKey { key }
     }
 
     /// Seals `bytes` in place, of which the first `clear_bytes` stay readable. No count may be used twice.
@@ -54,11 +60,22 @@ impl DirectionKey {
     /// When `clear_bytes` is more than there are.
     pub fn seal(&self, count: u64, bytes: &mut [u8], clear_bytes: usize) -> [u8; TAG_BYTES] {
         let (clear, hidden) = bytes.split_at_mut(clear_bytes);
-        let sealed = self.key.seal_in_place_separate_tag(nonce(count), Aad::from(&*clear), hidden);
-        let tag = sealed.expect("a message is shorter than GCM's limit");
-        let mut copy = [0; TAG_BYTES];
-        copy.copy_from_slice(tag.as_ref());
-        copy
+        self.cipher(count).encrypt_in_place(hidden, clear)
+    }
+
+    /// The same for bytes that go to another place of their length, behind a clear head that stays where it is.
+    ///
+    /// # Panics
+    ///
+    /// When `room` is shorter or longer than what goes there.
+    pub fn seal_into(&self, count: u64, clear: &[u8], bytes: &[u8], room: &mut [u8]) -> [u8; TAG_BYTES] {
+        if bytes.len() < ENCRYPTED_ACROSS_BYTES_MIN {
+            room.copy_from_slice(bytes);
+            return self.cipher(count).encrypt_in_place(room, clear);
+        }
+        let mut encryptor = self.cipher(count).encryptor(clear);
+        encryptor.update(bytes, room);
+        encryptor.finalize()
     }
 
     /// Opens what [`seal`](Self::seal) sealed, in place.
@@ -78,21 +95,13 @@ impl DirectionKey {
         tag: &[u8; TAG_BYTES],
     ) -> Result<(), Forged> {
         let (clear, hidden) = bytes.split_at_mut(clear_bytes);
-        let opened = self.key.open_in_place_separate_tag(
-            nonce(count),
-            Aad::from(&*clear),
-            Tag::from(*tag),
-            hidden,
-            0..,
-        );
-        opened.map(drop).map_err(|_| Forged)
+        self.cipher(count).decrypt_in_place(hidden, tag, clear).map_err(|_| Forged)
     }
-}
 
-fn nonce(count: u64) -> Nonce {
-    let mut bytes = [0; 12];
-    bytes[4..].copy_from_slice(&count.to_be_bytes());
-    Nonce::assume_unique_for_key(bytes)
+    fn cipher(&self, count: u64) -> Cipher {
+        let nonce: Nonce = u128::from(count).to_be_bytes();
+        Cipher::new(&self.key, &nonce)
+    }
 }
 
 #[cfg(test)]
@@ -129,6 +138,18 @@ mod tests {
             let mut damaged = tag;
             damaged[flipped / 8] ^= 1 << (flipped % 8);
             assert_eq!(opens(&direction, 3, bytes, 4, damaged), Err(Forged), "bit {flipped} of the tag");
+        }
+    }
+
+    #[test]
+    fn sealed_in_place_or_into_another_the_bytes_are_the_same() {
+        let direction = key(&[b"0", b"1"]);
+        for length in [0, 1, 63, 64, ENCRYPTED_ACROSS_BYTES_MIN - 1, ENCRYPTED_ACROSS_BYTES_MIN, 65_000] {
+            let mut bytes = vec![9; 4 + length];
+            let mut room = vec![0; length];
+            let tag_across = direction.seal_into(5, &bytes[..4], &bytes[4..], &mut room);
+            let tag = direction.seal(5, &mut bytes, 4);
+            assert_eq!((tag_across, &room[..]), (tag, &bytes[4..]), "{length} bytes");
         }
     }
 

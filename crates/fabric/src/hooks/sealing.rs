@@ -13,15 +13,9 @@
 //! A direction's key depends on job, sender and receiver, so a datagram that is reflected to its sender or passed to a third node does not
 //! open. Every transmission has a new count, retransmissions too, so no count is used twice.
 //!
-//! # Keys and how long they last
-//!
-//! AES-GCM's assurance wears off with the amount of data under one key. A key therefore seals [`COUNTS_PER_KEY`] datagrams, an *epoch*, and
-//! the next is derived from the job's secret, whose number is the count's upper part: nothing is negotiated. The receiver keeps the keys of
-//! the last epoch, this one and the next; a count outside these is refused unread.
-//!
 //! # The order of checks on arrival
 //!
-//! Address (by whoever calls), length, replay window, epoch, tag, and only then is the count noted: the cheaper first, and nothing that is
+//! Address (by whoever calls), length, replay window, tag, and only then is the count noted: the cheaper first, and nothing that is
 //! not genuine changes anything here.
 
 use core::ops::Range;
@@ -41,55 +35,28 @@ pub const HEAD_BYTES: usize = 8;
 /// By how much a seal lengthens a datagram, in bytes.
 pub const OVERHEAD_BYTES: usize = HEAD_BYTES + TAG_BYTES;
 
-/// Datagrams sealed under one key. At 64 KiB each they make 2³⁷ bytes, below the 2³⁸ that RFC 8446 §5.5 allows AES-GCM.
-pub const COUNTS_PER_KEY: u64 = 1 << 21;
-
 /// Keeps these keys apart from those of other fabrics.
 const FABRIC: &[u8] = b"udp";
 
-/// Derives the keys of a job's directions.
-#[derive(Clone)]
-struct KeySource {
-    job: JobKey,
+fn direction_key(job: &JobKey, from: NodeId, to: NodeId) -> DirectionKey {
+    DirectionKey::derive(job, &[FABRIC, &from.0.to_be_bytes(), &to.0.to_be_bytes()])
 }
 
-impl KeySource {
-    fn key(&self, from: NodeId, to: NodeId, epoch: u64) -> EpochKey {
-        let context = [FABRIC, &from.0.to_be_bytes(), &to.0.to_be_bytes(), &epoch.to_be_bytes()];
-        EpochKey { epoch, key: DirectionKey::derive(&self.job, &context) }
-    }
-}
-
-/// A direction's key while its epoch lasts.
-struct EpochKey {
-    epoch: u64,
-    key: DirectionKey,
-}
-
-/// One node's seals. All keys are made when it is, so that no datagram causes an allocation: less than 3 KiB and
+/// One node's seals. All keys are made when it is, so that no datagram causes an allocation: some 300 bytes and
 /// some microseconds a peer.
 pub struct Sealing;
 
 impl Sealing {
     /// The hook of a node.
     pub fn hook(config: &FabricConfig) -> Hook {
-        let source = KeySource { job: config.key.clone() };
+        let key = |from, to| direction_key(&config.key, from, to);
         let peers = || (0..config.addresses.len() as u16).map(NodeId);
-        let outgoing = peers().map(|peer| Sealed { key: source.key(config.local, peer, 0), count: 0 });
-        let incoming = peers().map(|peer| Opened {
-            key: source.key(peer, config.local, 0),
-            next: None,
-            last: None,
-            window: ReplayWindow::default(),
-        });
+        let outgoing = peers().map(|peer| Sealed { key: key(config.local, peer), count: 0 });
+        let incoming =
+            peers().map(|peer| Opened { key: key(peer, config.local), window: ReplayWindow::default() });
         Hook {
-            outgoing: Some(Box::new(Seals {
-                local: config.local,
-                peers: outgoing.collect(),
-                room: vec![0; DATAGRAM_BYTES_MAX],
-                source: source.clone(),
-            })),
-            incoming: Some(Box::new(Opens { local: config.local, peers: incoming.collect(), source })),
+            outgoing: Some(Box::new(Seals { peers: outgoing.collect(), room: vec![0; DATAGRAM_BYTES_MAX] })),
+            incoming: Some(Box::new(Opens { local: config.local, peers: incoming.collect() })),
             overhead_bytes: OVERHEAD_BYTES,
         }
     }
@@ -97,14 +64,12 @@ impl Sealing {
 
 /// A direction that leaves this node.
 struct Sealed {
-    key: EpochKey,
+    key: DirectionKey,
     /// Of the next datagram.
     count: u64,
 }
 
 struct Seals {
-    local: NodeId,
-    source: KeySource,
     peers: Vec<Sealed>,
     /// Where datagrams are sealed: the link keeps its own readable until they are acknowledged.
     room: Vec<u8>,
@@ -112,35 +77,25 @@ struct Seals {
 
 impl Outgoing for Seals {
     fn pass(&mut self, to: NodeId, datagram: &[u8], next: &mut dyn FnMut(NodeId, &[u8])) {
-        let direction = &mut self.peers[to.index()];
-        let count = direction.count;
-        direction.count += 1;
-        if count / COUNTS_PER_KEY != direction.key.epoch {
-            direction.key = self.source.key(self.local, to, count / COUNTS_PER_KEY);
-        }
+        let Sealed { key, count } = &mut self.peers[to.index()];
         let end = HEAD_BYTES + datagram.len();
-        self.room[..HEAD_BYTES].copy_from_slice(&count.to_le_bytes());
-        self.room[HEAD_BYTES..end].copy_from_slice(datagram);
-        let tag = direction.key.key.seal(count, &mut self.room[..end], HEAD_BYTES);
-        self.room[end..end + TAG_BYTES].copy_from_slice(&tag);
+        let (sealed, rest) = self.room.split_at_mut(end);
+        let (head, content) = sealed.split_at_mut(HEAD_BYTES);
+        head.copy_from_slice(&count.to_le_bytes());
+        rest[..TAG_BYTES].copy_from_slice(&key.seal_into(*count, head, datagram, content));
+        *count += 1;
         next(to, &self.room[..end + TAG_BYTES]);
     }
 }
 
 /// A direction that ends at this node.
 struct Opened {
-    /// Of the epoch of the latest datagram.
-    key: EpochKey,
-    /// Of the epoch after, once a datagram has claimed to be of it.
-    next: Option<EpochKey>,
-    /// Of the epoch before: some of its datagrams may be late.
-    last: Option<EpochKey>,
+    key: DirectionKey,
     window: ReplayWindow,
 }
 
 struct Opens {
     local: NodeId,
-    source: KeySource,
     peers: Vec<Opened>,
 }
 
@@ -153,25 +108,12 @@ impl Incoming for Opens {
         if from == self.local {
             return None;
         }
-        let direction = self.peers.get_mut(from.index())?;
-        if !direction.window.is_new(count) {
+        let Opened { key, window } = self.peers.get_mut(from.index())?;
+        if !window.is_new(count) {
             return None;
         }
-        let epoch = count / COUNTS_PER_KEY;
-        let key = if epoch == direction.key.epoch {
-            &direction.key
-        } else if epoch == direction.key.epoch + 1 {
-            direction.next.get_or_insert_with(|| self.source.key(from, self.local, epoch))
-        } else {
-            direction.last.as_ref().filter(|last| last.epoch == epoch)?
-        };
-        key.key.open(count, sealed, HEAD_BYTES, tag).ok()?;
-        direction.window.accept(count);
-        if epoch > direction.key.epoch
-            && let Some(next) = direction.next.take()
-        {
-            direction.last = Some(core::mem::replace(&mut direction.key, next));
-        }
+        key.open(count, sealed, HEAD_BYTES, tag).ok()?;
+        window.accept(count);
         Some(HEAD_BYTES..content_end)
     }
 }
@@ -248,30 +190,5 @@ mod tests {
             assert!(open(&mut one, 0, &datagram).is_some());
         }
         assert_eq!(open(&mut one, 0, &too_late), None);
-    }
-
-    #[test]
-    fn keys_follow_one_another_and_the_last_one_serves_what_is_late() {
-        let sealed = |count: u64, content: &[u8]| {
-            let source = KeySource { job: JobKey([1; 32]) };
-            let mut peers = vec![Sealed { key: source.key(NodeId(0), NodeId(0), 0), count: 0 }];
-            peers.push(Sealed { key: source.key(NodeId(0), NodeId(1), 0), count });
-            let mut seals = Seals { local: NodeId(0), source, peers, room: vec![0; 100] };
-            let mut sealed = Vec::new();
-            seals.pass(NodeId(1), content, &mut |_, bytes| sealed = bytes.to_vec());
-            sealed
-        };
-        let mut one = hook(1, 1);
-        for epoch in 0..4 {
-            let last = (epoch + 1) * COUNTS_PER_KEY - 1;
-            assert!(open(&mut one, 0, &sealed(last - 1, b"")).is_some());
-            assert_eq!(open(&mut one, 0, &sealed(last + 1 + COUNTS_PER_KEY, b"")), None, "two epochs on");
-            let mut forged = sealed(last + 1, b"");
-            forged[20] ^= 1;
-            assert_eq!(open(&mut one, 0, &forged), None);
-            assert!(open(&mut one, 0, &sealed(last + 1, b"")).is_some());
-            assert!(open(&mut one, 0, &sealed(last, b"")).is_some(), "late, of the epoch before");
-            assert_eq!(open(&mut one, 0, &sealed(last, b"")), None);
-        }
     }
 }

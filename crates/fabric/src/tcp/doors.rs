@@ -10,16 +10,16 @@ use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 
 use hiroba_base::NodeId;
-use ring::rand::{SecureRandom, SystemRandom};
 use rustix::event::epoll::EventFlags;
 use rustix::io::Errno;
 use rustix::net::{
     AddressFamily, RecvFlags, SendFlags, Shutdown, SocketFlags, SocketType, accept_with, connect, ipproto,
     listen, recv, send, shutdown, socket_with, sockopt,
 };
+use rustix::rand::{GetRandomFlags, getrandom};
 
 use super::handshake::{HELLO_BYTES, Identity, NONCE_BYTES, Nonce, Session, WELCOME_BYTES};
-use super::keys::RecordKeys;
+use super::key::RecordKey;
 use super::record::{Incoming, RECORD_OVERHEAD_BYTES, proof};
 use super::watch::{Source, Watch};
 
@@ -43,7 +43,7 @@ pub struct Established {
     /// What it receives.
     pub incoming: Incoming,
     /// The key of what it sends.
-    pub key: RecordKeys,
+    pub key: RecordKey,
 }
 
 /// The connection has ended, or the other side is not what it should be.
@@ -85,7 +85,7 @@ impl Step {
 }
 
 /// The receiving half of `session`, once the peer's proof has come.
-fn proved(step: &mut Step, socket: &OwnedFd, key: &mut Option<RecordKeys>) -> Result<Option<Incoming>, Gone> {
+fn proved(step: &mut Step, socket: &OwnedFd, key: &mut Option<RecordKey>) -> Result<Option<Incoming>, Gone> {
     let Some(mut record) = step.read::<RECORD_OVERHEAD_BYTES>(socket)? else { return Ok(None) };
     let mut incoming = Incoming::new(key.take().ok_or(Gone)?);
     match incoming.open(&mut record) {
@@ -100,19 +100,15 @@ struct Caller {
     socket: OwnedFd,
     step: Step,
     /// Who it says to be, and the keys under which it has to prove it.
-    claim: Option<(NodeId, RecordKeys, Option<RecordKeys>)>,
+    claim: Option<(NodeId, RecordKey, Option<RecordKey>)>,
     ticks: u32,
 }
 
 impl Caller {
-    fn advance(
-        &mut self,
-        identity: &Identity,
-        random: &SystemRandom,
-    ) -> Result<Option<(NodeId, Incoming)>, Gone> {
+    fn advance(&mut self, identity: &Identity) -> Result<Option<(NodeId, Incoming)>, Gone> {
         if self.claim.is_none() {
             let Some(hello) = self.step.read::<HELLO_BYTES>(&self.socket)? else { return Ok(None) };
-            let (peer, welcome, session) = identity.welcome(&hello, &fresh(random)?).map_err(|_| Gone)?;
+            let (peer, welcome, session) = identity.welcome(&hello, &fresh()?).map_err(|_| Gone)?;
             Step::write(&self.socket, &welcome)?;
             let Session { outgoing, incoming } = session;
             self.claim = Some((peer, outgoing, Some(incoming)));
@@ -133,7 +129,7 @@ enum Stage {
     /// The peer's answer.
     Welcome(Nonce),
     /// The peer's proof, under the keys of sending and receiving.
-    Proof(RecordKeys, Option<RecordKeys>),
+    Proof(RecordKey, Option<RecordKey>),
 }
 
 /// A peer to connect to.
@@ -165,7 +161,6 @@ impl Dial {
     fn advance(
         &mut self,
         identity: &Identity,
-        random: &SystemRandom,
         watch: &Watch,
         flags: EventFlags,
     ) -> Result<Option<Incoming>, Gone> {
@@ -177,15 +172,15 @@ impl Dial {
             if !matches!(sockopt::socket_error(socket), Ok(Ok(()))) {
                 return Err(Gone);
             }
-            let nonce = fresh(random)?;
+            let nonce = fresh()?;
             Step::write(socket, &identity.hello(self.peer, &nonce))?;
             watch.change(socket, Source::Dial(self.peer), EventFlags::IN);
             self.stage = Stage::Welcome(nonce);
         }
         if let Stage::Welcome(nonce) = &self.stage {
             let Some(welcome) = self.step.read::<WELCOME_BYTES>(socket)? else { return Ok(None) };
-            let mut session = identity.welcomed(self.peer, nonce, &welcome).map_err(|_| Gone)?;
-            Step::write(socket, &proof(&mut session.outgoing))?;
+            let session = identity.welcomed(self.peer, nonce, &welcome).map_err(|_| Gone)?;
+            Step::write(socket, &proof(&session.outgoing))?;
             self.stage = Stage::Proof(session.outgoing, Some(session.incoming));
         }
         let Stage::Proof(_, key) = &mut self.stage else { return Ok(None) };
@@ -209,16 +204,17 @@ impl Dial {
     }
 }
 
-fn fresh(random: &SystemRandom) -> Result<Nonce, Gone> {
-    let mut nonce = [0; NONCE_BYTES];
-    random.fill(&mut nonce).map_err(|_| Gone)?;
-    Ok(nonce)
+fn fresh() -> Result<Nonce, Gone> {
+    let mut nonce = Nonce::default();
+    match getrandom(&mut nonce, GetRandomFlags::empty()) {
+        Ok(NONCE_BYTES) => Ok(nonce),
+        _ => Err(Gone),
+    }
 }
 
 /// All of them. Belongs to the receiving role.
 pub struct Doors {
     identity: Identity,
-    random: SystemRandom,
     listener: Option<OwnedFd>,
     /// The system has no room for another connection; looked at again at the next tick.
     is_full: bool,
@@ -260,7 +256,6 @@ impl Doors {
         let awaited = usize::from(identity.nodes) - 1 - local;
         let mut doors = Doors {
             identity,
-            random: SystemRandom::new(),
             listener: Some(listener),
             is_full: false,
             callers: Vec::new(),
@@ -322,7 +317,7 @@ impl Doors {
     /// A caller has sent something: the connection, if that proves who it is.
     pub fn hear_caller(&mut self, number: u32, watch: &Watch) -> Option<Established> {
         let index = self.callers.iter().position(|caller| caller.number == number)?;
-        match self.callers[index].advance(&self.identity, &self.random) {
+        match self.callers[index].advance(&self.identity) {
             Ok(None) => None,
             Err(Gone) => {
                 self.refuse(index, watch);
@@ -339,7 +334,7 @@ impl Doors {
     pub fn hear_dialled(&mut self, peer: NodeId, flags: EventFlags, watch: &Watch) -> Option<Established> {
         let index = self.dials.iter().position(|dial| dial.peer == peer)?;
         let dial = &mut self.dials[index];
-        match dial.advance(&self.identity, &self.random, watch, flags) {
+        match dial.advance(&self.identity, watch, flags) {
             Ok(None) => None,
             Err(Gone) => {
                 dial.give_up(watch);

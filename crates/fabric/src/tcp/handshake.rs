@@ -18,7 +18,7 @@ use hiroba_base::NodeId;
 use hiroba_wire::control::JobKey;
 use thiserror::Error;
 
-use super::keys::RecordKeys;
+use super::key::RecordKey;
 use crate::seal::{DirectionKey, Forged, TAG_BYTES};
 
 /// Says what speaks here, and which version of it.
@@ -87,9 +87,9 @@ pub struct Identity {
 #[derive(Debug)]
 pub struct Session {
     /// Of what this node sends.
-    pub outgoing: RecordKeys,
+    pub outgoing: RecordKey,
     /// Of what it receives.
-    pub incoming: RecordKeys,
+    pub incoming: RecordKey,
 }
 
 /// All labels are of one length, for they stand first in what keys are derived from.
@@ -114,11 +114,11 @@ impl Identity {
 
     fn session(&self, peer: NodeId, a: &Nonce, b: &Nonce) -> Session {
         if !self.seals_records {
-            return Session { outgoing: RecordKeys::none(), incoming: RecordKeys::none() };
+            return Session { outgoing: RecordKey::none(), incoming: RecordKey::none() };
         }
         Session {
-            outgoing: RecordKeys::new(&self.key, [*a, *b], self.local, peer),
-            incoming: RecordKeys::new(&self.key, [*a, *b], peer, self.local),
+            outgoing: RecordKey::new(&self.key, [*a, *b], self.local, peer),
+            incoming: RecordKey::new(&self.key, [*a, *b], peer, self.local),
         }
     }
 
@@ -289,8 +289,8 @@ mod tests {
     fn a_replayed_hello_gets_keys_of_its_own() {
         let (one, other) = (identity(2), identity(0));
         let hello = one.hello(NodeId(0), &A);
-        let mut first = other.welcome(&hello, &B).unwrap().2;
-        let mut again = other.welcome(&hello, &[3; NONCE_BYTES]).unwrap().2;
+        let first = other.welcome(&hello, &B).unwrap().2;
+        let again = other.welcome(&hello, &[3; NONCE_BYTES]).unwrap().2;
         let mut bytes = *b"proof";
         let tag = first.incoming.seal(0, &mut bytes, 0);
         assert_eq!(again.incoming.open(0, &mut bytes, 0, &tag), Err(Forged));

@@ -12,7 +12,7 @@
 
 mod doors;
 mod handshake;
-mod keys;
+mod key;
 mod peer;
 mod record;
 mod ticker;

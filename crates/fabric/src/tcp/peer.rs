@@ -8,7 +8,7 @@ use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use rustix::io::Errno;
 use rustix::net::{SendAncillaryBuffer, SendFlags, send, sendmsg};
 
-use super::keys::RecordKeys;
+use super::key::RecordKey;
 use super::record::Outgoing;
 
 /// Records that are sealed ahead of the socket, and given to it in one call.
@@ -19,7 +19,7 @@ pub enum State {
     /// Not established yet: what is sent waits.
     Waiting,
     /// Established, under the keys of this direction.
-    Open(RecordKeys),
+    Open(RecordKey),
     /// It has ended, and with it what the fabric can do for this peer; who is dead is decided elsewhere.
     Broken,
 }

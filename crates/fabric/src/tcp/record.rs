@@ -18,7 +18,7 @@ use std::io::IoSlice;
 
 use thiserror::Error;
 
-use super::keys::RecordKeys;
+use super::key::RecordKey;
 use crate::link::MESSAGE_BYTES_MAX;
 use crate::seal::{Forged, TAG_BYTES};
 use crate::unsent::Unsent;
@@ -77,7 +77,7 @@ fn frame_head(kind: u8, length: usize) -> [u8; FRAME_HEAD_BYTES] {
 }
 
 /// The first record of a connection, number 0: without frames, it proves that its sender has `key`.
-pub fn proof(key: &mut RecordKeys) -> [u8; RECORD_OVERHEAD_BYTES] {
+pub fn proof(key: &RecordKey) -> [u8; RECORD_OVERHEAD_BYTES] {
     let mut record = [0; RECORD_OVERHEAD_BYTES];
     let (head, tag) = record.split_at_mut(HEAD_BYTES);
     tag.copy_from_slice(&key.seal(0, head, HEAD_BYTES));
@@ -141,7 +141,7 @@ impl Outgoing {
     }
 
     /// Seals waiting records until `ready` are; no frames can be put into those any more.
-    pub fn seal(&mut self, key: &mut RecordKeys, ready: usize) {
+    pub fn seal(&mut self, key: &RecordKey, ready: usize) {
         while self.sealed < ready.min(self.records.len()) {
             let record = &mut self.records[self.sealed];
             let frames_bytes = (record.len() - HEAD_BYTES) as u32;
@@ -221,7 +221,7 @@ pub enum Frame<'a> {
 
 /// The receiving half.
 pub struct Incoming {
-    key: RecordKeys,
+    key: RecordKey,
     /// Records opened; the next one's number.
     count: u64,
     /// A record of which the end has not come.
@@ -236,7 +236,7 @@ pub struct Incoming {
 
 impl Incoming {
     /// Of records sealed with `key`.
-    pub fn new(key: RecordKeys) -> Incoming {
+    pub fn new(key: RecordKey) -> Incoming {
         Incoming { key, count: 0, partial: Vec::new(), assembly: Vec::new(), is_spent: false, messages: 0 }
     }
 
@@ -328,12 +328,12 @@ mod tests {
     use hiroba_base::NodeId;
     use hiroba_wire::control::JobKey;
 
-    fn key() -> RecordKeys {
-        RecordKeys::new(&JobKey([9; 32]), [[1; 32], [2; 32]], NodeId(0), NodeId(1))
+    fn key() -> RecordKey {
+        RecordKey::new(&JobKey([9; 32]), [[1; 32], [2; 32]], NodeId(0), NodeId(1))
     }
 
     /// All that is ready, taken in steps of at most `step` bytes.
-    fn taken(outgoing: &mut Outgoing, key: &mut RecordKeys, step: usize) -> Vec<u8> {
+    fn taken(outgoing: &mut Outgoing, key: &RecordKey, step: usize) -> Vec<u8> {
         let mut wire = if outgoing.count() == 0 { proof(key).to_vec() } else { Vec::new() };
         while outgoing.len() > 0 {
             outgoing.seal(key, 2);
@@ -354,7 +354,7 @@ mod tests {
     }
 
     /// The messages of `wire`, given in pieces.
-    fn messages(wire: &[u8], key: RecordKeys, piece: usize) -> Result<Vec<Vec<u8>>, Unsound> {
+    fn messages(wire: &[u8], key: RecordKey, piece: usize) -> Result<Vec<Vec<u8>>, Unsound> {
         let (mut incoming, mut came, mut messages) = (Incoming::new(key), Vec::new(), Vec::new());
         for piece in wire.chunks(piece) {
             came.extend_from_slice(piece);
@@ -384,7 +384,7 @@ mod tests {
                 let (head, tail) = message.split_at(message.len() / 3);
                 put(&mut outgoing, &[head, &[], tail]);
             }
-            let wire = taken(&mut outgoing, &mut key(), step);
+            let wire = taken(&mut outgoing, &key(), step);
             assert_eq!(messages(&wire, key(), piece), Ok(expected), "{step} {piece}");
         }
     }
@@ -394,7 +394,7 @@ mod tests {
         let mut outgoing = Outgoing::default();
         (0..1000).for_each(|_| put(&mut outgoing, &[&[1; 40]]));
         assert_eq!(outgoing.len(), 1);
-        outgoing.seal(&mut key(), 1);
+        outgoing.seal(&key(), 1);
         put(&mut outgoing, &[&[1; 40]]);
         assert_eq!(outgoing.len(), 2, "a sealed record takes no more");
     }
@@ -404,7 +404,7 @@ mod tests {
         let mut outgoing = Outgoing::default();
         outgoing.ping();
         outgoing.pong(77);
-        let mut wire = taken(&mut outgoing, &mut key(), usize::MAX);
+        let mut wire = taken(&mut outgoing, &key(), usize::MAX);
         let mut incoming = Incoming::new(key());
         assert_eq!(incoming.open(&mut wire), Ok(Some((4..4, RECORD_OVERHEAD_BYTES))));
         wire.drain(..RECORD_OVERHEAD_BYTES);
@@ -420,7 +420,7 @@ mod tests {
         let mut outgoing = Outgoing::default();
         let mut record = |byte| {
             put(&mut outgoing, &[&[byte; 10]]);
-            taken(&mut outgoing, &mut key(), usize::MAX)
+            taken(&mut outgoing, &key(), usize::MAX)
         };
         let [one, two] = [record(1), record(2)];
         let forged = Err(Unsound::Forged(Forged));
