@@ -8,8 +8,8 @@
  * of m rows (D. H. Bailey, FFTs in external or hierarchical memory, 1990): transpose; transform
  * each row; multiply by roots of unity; transpose; transform each row; transpose. Every thread has
  * a block of rows, so all communication is in the three transposes, in which each reads a patch of
- * every other's rows and writes rows of its own. Thread t begins with the patch of thread t + 1, so
- * that not all read one home at once.
+ * every other's rows and writes rows of its own. Thread t begins with its own patch, while that of
+ * thread t + 1 travels: so not all read one home at once.
  *
  * A thread's rows are stored patch by patch: what another reads of them lies in one piece. With
  * `-l rows` they are stored row by row instead, as SPLASH-2 has them.
@@ -335,19 +335,6 @@ static void transpose_tile(struct place from, struct place to, size_t rows, size
             to.start[j * to.stride + i] = from.start[i * from.stride + j];
 }
 
-/* The same in blocks of which two fit into the nearest cache. */
-static void transpose_patch(struct place from, struct place to, size_t rows, size_t columns)
-{
-    for (size_t i = 0; i < rows; i += BLOCK)
-        for (size_t j = 0; j < columns; j += BLOCK)
-            for (size_t k = i; k < least(i + BLOCK, rows); k += TILE)
-                for (size_t l = j; l < least(j + BLOCK, columns); l += TILE)
-                    transpose_tile(
-                        (struct place){from.start + k * from.stride + l, from.stride},
-                        (struct place){to.start + l * to.stride + k, to.stride},
-                        least(TILE, rows - k), least(TILE, columns - l));
-}
-
 /* Where the patch lies that thread `reader` reads of the rows of thread `owner`. */
 static struct place patch_of(struct complex *matrix, size_t owner, size_t reader)
 {
@@ -355,16 +342,62 @@ static struct place patch_of(struct complex *matrix, size_t owner, size_t reader
                     share_of(m, reader, threads).first);
 }
 
+/* A patch to transpose. */
+struct patch {
+    struct place from, to;
+    size_t rows, columns;
+};
+
+/* The patch that this thread reads of the rows of the thread `turn` behind it. */
+static struct patch nth_patch(struct complex *from, struct complex *to, size_t turn)
+{
+    size_t own = thread_number(), owner = (own + turn) % threads;
+    struct span rows = share_of(m, owner, threads), columns = own_share(m);
+    return (struct patch){patch_of(from, owner, own), patch_of(to, own, owner),
+                          rows.end - rows.first, columns.end - columns.first};
+}
+
+/* Says that some rows of a patch in one piece will be read soon. */
+static void rows_soon(const struct patch *p, size_t first, size_t count)
+{
+    if (panels != 1 && first < p->rows)
+        read_soon(p->from.start + first * p->from.stride,
+                  least(count, p->rows - first) * p->from.stride * sizeof(struct complex));
+}
+
+/* So many rows of a patch are told of in advance: what travels in about the time that they take. */
+static size_t rows_ahead(const struct patch *p)
+{
+    size_t rows = ((size_t)2 << 20) / (p->from.stride * sizeof(struct complex));
+    return rows / BLOCK * BLOCK + BLOCK;
+}
+
+/* to[j][i] = from[i][j], in blocks of which two fit into the nearest cache. */
+static void transpose_patch(const struct patch *p)
+{
+    for (size_t i = 0; i < p->rows; i += BLOCK) {
+        rows_soon(p, i + rows_ahead(p), BLOCK);
+        for (size_t j = 0; j < p->columns; j += BLOCK)
+            for (size_t k = i; k < least(i + BLOCK, p->rows); k += TILE)
+                for (size_t l = j; l < least(j + BLOCK, p->columns); l += TILE)
+                    transpose_tile(
+                        (struct place){p->from.start + k * p->from.stride + l, p->from.stride},
+                        (struct place){p->to.start + l * p->to.stride + k, p->to.stride},
+                        least(TILE, p->rows - k), least(TILE, p->columns - l));
+    }
+}
+
+/* Each patch, its own first; the beginning of the next travels meanwhile. */
 static void transpose(struct complex *from, struct complex *to)
 {
-    size_t own = thread_number();
-    struct span columns = own_share(m);
-    for (size_t turn = 1; turn <= threads; turn++) {
-        size_t owner = (own + turn) % threads;
-        struct span rows = share_of(m, owner, threads);
-        transpose_patch(patch_of(from, owner, own), patch_of(to, own, owner),
-                        rows.end - rows.first, columns.end - columns.first);
+    struct patch patch = nth_patch(from, to, 0);
+    for (size_t turn = 1; turn < threads; turn++) {
+        struct patch next = nth_patch(from, to, turn);
+        rows_soon(&next, 0, rows_ahead(&next));
+        transpose_patch(&patch);
+        patch = next;
     }
+    transpose_patch(&patch);
     barrier();
 }
 
@@ -593,7 +626,7 @@ static bool check(const struct shared *s)
 /* ---- The program ----------------------------------------------------------------------------- */
 
 /* A matrix. If patches are in one piece it is kept coherent in halves of one, so that few messages
- * fetch a patch and one half travels while the other is transposed, but in no longer parts than stay
+ * fetch a patch and one half is transposed while the other travels, but in no longer parts than stay
  * in a cache; else, or if threads' rows do not end with a part, in pages as the job has them. */
 static struct complex *shared_matrix(void)
 {
