@@ -98,7 +98,7 @@ use self::one_sided::Reach;
 use self::streams::Streams;
 use self::supplies::{Standing, Supplies};
 pub use self::tracking::RESTING_AFTER_RELEASES;
-use self::tracking::{UNGUARDED_FETCHES, Watch};
+use self::tracking::{Leave, Watch};
 use crate::coherence::{Coherence, Site, WordOperation};
 use crate::engine::wanted_beyond;
 use crate::first_touch::FirstTouches;
@@ -170,8 +170,8 @@ struct Page {
     unnoticed: bool,
     /// Home, shared: it runs free and nobody watches it, so it counts as written in every interval (asynchronous tracking).
     unguarded: bool,
-    /// Home: how often it need not be watched when somebody fetches it, since it has lately been written after that each time.
-    unguarded_left: u8,
+    /// Home: at how many fetches it need not be watched.
+    leave: Leave,
     /// Home: threads have operated on atomic words in it.
     has_words: bool,
     /// Where it goes to whoever is the first to touch it: this node, which sees that, has seen it.
@@ -346,7 +346,7 @@ impl Hlrc {
             }
             if page.access == Access::Read {
                 // Its readers have dropped what they had, and it is written again.
-                page.unguarded_left = UNGUARDED_FETCHES;
+                page.leave.renew();
             }
             page.unnoticed = true;
             self.protect(site, page_id, Access::Write);

@@ -172,6 +172,8 @@ impl Hlrc {
                 if runs_free && !self.let_unguarded(page_id) && site.is_async(page_id) {
                     watched.insert(page_id);
                 }
+            } else if !page.unguarded {
+                page.leave.note_fetch();
             }
         }
         self.watch_set(site, &watched);

@@ -14,9 +14,48 @@ use crate::{Effect, WriteTracking};
 /// costs a fault: at worst both together cost twice what the better one would.
 pub const RESTING_AFTER_RELEASES: u32 = 4096;
 
-/// To watch a page costs a call and a fault in the kernel, or to have its stores fault one of ours; to take it for written without need costs its readers a fetch. A page that has been
-/// written between two fetches goes unwatched at so many of the next ones; then it is looked at again.
-pub(super) const UNGUARDED_FETCHES: u8 = 7;
+/// A page that has been written between two fetches goes unwatched at so many of the next ones; then it is looked at again.
+const UNGUARDED_FETCHES_MIN: u8 = 7;
+
+/// And at so many at most.
+const UNGUARDED_FETCHES_MAX: u8 = 63;
+
+/// At how many fetches a home page need not be watched, since it has lately been written after each one.
+///
+/// To watch a page costs a call and a fault in the kernel, or to have its stores fault one of ours, which waits until whoever serves others has time for it; to take it for
+/// written without need costs its readers a fetch. So the leave that a page gets is twice as long as the last one each time that it proves to have been right.
+#[derive(Debug, Default)]
+pub(super) struct Leave {
+    left: u8,
+    /// How long the last one was.
+    granted: u8,
+    /// Fetches since it ran out.
+    fetches: u8,
+}
+
+impl Leave {
+    /// The page has been fetched, watched, and written after that.
+    pub(super) fn renew(&mut self) {
+        let longer = if self.fetches == 1 { 2 * self.granted + 1 } else { 0 };
+        self.granted = longer.clamp(UNGUARDED_FETCHES_MIN, UNGUARDED_FETCHES_MAX);
+        (self.left, self.fetches) = (self.granted, 0);
+    }
+
+    /// The page is fetched; whether it is on leave.
+    fn take(&mut self) -> bool {
+        let Some(left) = self.left.checked_sub(1) else {
+            self.note_fetch();
+            return false;
+        };
+        self.left = left;
+        true
+    }
+
+    /// The page is fetched while it is watched.
+    pub(super) fn note_fetch(&mut self) {
+        self.fetches = self.fetches.saturating_add(1);
+    }
+}
 
 /// The pages whose writes the host notes.
 #[derive(Debug)]
@@ -87,7 +126,7 @@ impl Hlrc {
             page.busy_in = self.watch.period;
             if home == site.me && !page.shared {
                 // Nobody holds a copy any more, and it is in use: from now on its writes cost nothing.
-                page.unguarded_left = UNGUARDED_FETCHES;
+                page.leave.renew();
                 exclusive.insert(page_id);
             } else {
                 self.written.insert(page_id);
@@ -102,10 +141,11 @@ impl Hlrc {
     /// barrier makes it exclusive; where an interval ends otherwise, see [`guard`](Self::guard).
     pub(super) fn let_unguarded(&mut self, page_id: PageId) -> bool {
         let page = self.pages.entry(page_id).or_default();
-        let Some(left) = page.unguarded_left.checked_sub(1) else { return false };
-        (page.unguarded_left, page.unguarded) = (left, true);
-        self.watch.unguarded.insert(page_id);
-        true
+        page.unguarded = page.leave.take();
+        if page.unguarded {
+            self.watch.unguarded.insert(page_id);
+        }
+        page.unguarded
     }
 
     /// An interval ends, and no barrier follows that would void the copies of its pages: from now on the pages are watched, or their stores
@@ -235,5 +275,33 @@ impl Hlrc {
             compared.insert(page_id);
         });
         compared
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn fetches_on_leave(leave: &mut Leave) -> u32 {
+        let mut count = 0;
+        while leave.take() {
+            count += 1;
+        }
+        count
+    }
+
+    #[test]
+    fn a_leave_that_was_right_is_followed_by_a_longer_one() {
+        let mut leave = Leave::default();
+        assert_eq!(fetches_on_leave(&mut leave), 0, "who has never been written is watched");
+        for expected in [7, 15, 31, 63, 63] {
+            leave.renew();
+            assert_eq!(fetches_on_leave(&mut leave), expected);
+        }
+        leave.note_fetch();
+        leave.renew();
+        assert_eq!(fetches_on_leave(&mut leave), 7, "it was fetched twice before it was written");
+        leave.renew();
+        assert_eq!(fetches_on_leave(&mut leave), 15);
     }
 }
