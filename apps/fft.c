@@ -398,7 +398,6 @@ static void transpose(struct complex *from, struct complex *to)
         patch = next;
     }
     transpose_patch(&patch);
-    barrier();
 }
 
 /* ---- The parallel program -------------------------------------------------------------------- */
@@ -423,7 +422,8 @@ struct shared {
 static double set_up;
 static struct clocks elapsed;
 
-/* Transforms from one matrix to the other, and uses both. */
+/* Transforms from one matrix to the other, and uses both. A thread reads what others have made, and
+ * writes what they read before, in a transpose alone: so there is a barrier before each. */
 static void transform(const struct bench *b, struct complex *from, struct complex *to)
 {
     transpose(from, to);
@@ -433,6 +433,7 @@ static void transform(const struct bench *b, struct complex *from, struct comple
     transform_rows(b, from, false);
     barrier();
     transpose(from, to);
+    barrier(); /* before the next transform, or whoever reads the result */
 }
 
 /* Calls `visit` for all points of a thread's rows. */
@@ -588,7 +589,6 @@ static void work(void *argument)
             begin = clocks();
         transform(&b, s->matrices[made % 2], s->matrices[1 - made % 2]);
     }
-    barrier(); /* done when the last thread is */
     if (keeps_time()) {
         elapsed = since(begin);
         set_up = begin.wall - start;
