@@ -7,7 +7,7 @@
 //! |---|---|---|
 //! | `None` | none | `MADV_DONTNEED` (the frame stays in the memfd) |
 //! | `Read` | present, write-protected | `UFFDIO_CONTINUE` with `MODE_WP`, or `UFFDIO_WRITEPROTECT` if present |
-//! | `Write` | present | `UFFDIO_CONTINUE`, or `UFFDIO_WRITEPROTECT` to clear if present |
+//! | `Write` | present | `UFFDIO_CONTINUE`, after `MADV_DONTNEED` for a long page that is protected; for one granule `UFFDIO_WRITEPROTECT` to clear if present |
 //!
 //! The kernel may drop entries at any time (reclaim, migration), which lowers access to `None`.
 //!
@@ -434,7 +434,7 @@ pub(super) struct Supervised {
     /// Granules whose entries are probably present: it only chooses which call is tried first. The kernel drops
     /// entries unseen, so a fault on an absent entry takes the granule out (`forget`), and the next `protect` maps it.
     mapped: SparsePageSet,
-    /// Those of long pages that are mapped, and were protected as they were or were mapped.
+    /// Granules of long pages whose entries are probably write-protected.
     protected: SparsePageSet,
     tracker: Option<Tracker>,
     delivery: Delivery,

@@ -441,10 +441,18 @@ fn no_store_is_lost_while_a_large_page_becomes_writable_again(mode: Mode) {
     let paged = Paged::new(mode, GRANULES);
     paged.protect(page, Access::Write);
     let done = AtomicBool::new(false);
+    let stores = [AtomicU64::new(0), AtomicU64::new(0)];
+    let await_stores = || {
+        let counts = || stores.each_ref().map(|count| count.load(Ordering::Acquire));
+        let before = counts();
+        while counts().iter().zip(before).any(|(now, before)| *now < before + 10) {
+            thread::yield_now();
+        }
+    };
     let stored = thread::scope(|scope| {
         let threads: Vec<_> = (0..2)
             .map(|thread| {
-                let (paged, done) = (&paged, &done);
+                let (paged, done, stores) = (&paged, &done, &stores);
                 scope.spawn(move || {
                     install_alternate_stack().unwrap();
                     let mut stored = 0_u64;
@@ -454,6 +462,7 @@ fn no_store_is_lost_while_a_large_page_becomes_writable_again(mode: Mode) {
                         assert_eq!(paged.load(granule, thread), expected);
                         paged.store(granule, thread, value);
                         stored += 1;
+                        stores[thread].fetch_add(1, Ordering::AcqRel);
                     }
                     stored
                 })
@@ -461,9 +470,9 @@ fn no_store_is_lost_while_a_large_page_becomes_writable_again(mode: Mode) {
             .collect();
         for _ in 0..200 {
             paged.protect(page, Access::Read);
-            thread::sleep(Duration::from_micros(50));
+            await_stores();
             paged.protect(page, Access::Write);
-            thread::sleep(Duration::from_micros(50));
+            await_stores();
         }
         done.store(true, Ordering::Release);
         threads.into_iter().map(|thread| thread.join().unwrap()).collect::<Vec<_>>()
