@@ -1,8 +1,9 @@
 /*
  * Proves: the calls that only advise or place keep the meaning of plain ones: hiroba_alloc_with
- * without options is hiroba_alloc, hiroba_prefetch changes nothing that is read, and
+ * without options is hiroba_alloc, hints change nothing that is read and are refused outside, and
  * hiroba_alloc_local is this node's own zeroed memory.
  */
+#include <errno.h>
 #include <stdint.h>
 
 #include "check.h"
@@ -21,11 +22,22 @@ int main(int argc, char **argv)
         hiroba_barrier();
         int result = hiroba_prefetch(region + 1000, (WORDS - 1000) * sizeof *region);
         CHECK(result == 0, "hiroba_prefetch returned %d", result);
+        hiroba_range ranges[] = {{region + 7, 40000}, {region + 15000, 0}, {region + 19000, 4000}};
+        result = hiroba_prefetch_ranges(ranges, 3);
+        CHECK(result == 0, "hiroba_prefetch_ranges returned %d", result);
         for (uint32_t i = 0; i < WORDS; i++)
             CHECK(region[i] == i * round, "round %u: word %u is %u", (unsigned)round, (unsigned)i,
                   (unsigned)region[i]);
         hiroba_barrier();
     }
+
+    int here = 0;
+    hiroba_range ranges[] = {{region, 4096}, {&here, sizeof here}};
+    CHECK(hiroba_prefetch(&here, sizeof here) == -EFAULT, "a hint of private memory is taken");
+    CHECK(hiroba_prefetch(region, SIZE_MAX) == -EFAULT, "a hint of all memory is taken");
+    CHECK(hiroba_prefetch_ranges(ranges, 2) == -EFAULT, "a range of private memory is taken");
+    CHECK(hiroba_prefetch_ranges(NULL, 1) == -EFAULT, "ranges at NULL are taken");
+    CHECK(hiroba_prefetch_ranges(NULL, 0) == 0, "no ranges are refused");
 
     /* Every node a size of its own: the call is not collective. */
     size_t words = 1000 * (node + 1);

@@ -141,6 +141,16 @@ void hiroba_free(void *block);
  * Returns 0, or -EFAULT when the bytes are not in the shared address space, -EPERM outside the job. */
 int hiroba_prefetch(const void *start, size_t bytes);
 
+/* Some bytes of memory. */
+typedef struct hiroba_range {
+    const void *start;
+    size_t bytes;
+} hiroba_range;
+
+/* The same for all of an array of ranges: what this node lacks of them is asked for in one message to each node that has
+ * some. If one of them is not in the shared address space, or there is no array, nothing begins to travel. */
+int hiroba_prefetch_ranges(const hiroba_range *ranges, size_t count);
+
 /* --- Synchronising -------------------------------------------------------------------------------- */
 
 /* Waits for all nodes (inside hiroba_run: all threads). */

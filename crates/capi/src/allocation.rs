@@ -231,14 +231,43 @@ pub extern "C" fn hiroba_free(block: *mut c_void) {
 /// See `hiroba.h`.
 #[unsafe(no_mangle)]
 pub extern "C" fn hiroba_prefetch(start: *const c_void, bytes: usize) -> c_int {
-    let call = "hiroba_prefetch";
+    prefetch("hiroba_prefetch", &[(start as usize, bytes)])
+}
+
+/// `hiroba_range` of `hiroba.h`.
+#[repr(C)]
+pub struct HirobaRange {
+    start: *const c_void,
+    bytes: usize,
+}
+
+/// See `hiroba.h`.
+///
+/// # Safety
+/// `ranges` has `count` elements.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn hiroba_prefetch_ranges(ranges: *const HirobaRange, count: usize) -> c_int {
+    let call = "hiroba_prefetch_ranges";
+    let ranges: &[HirobaRange] = match count {
+        0 => &[],
+        _ if ranges.is_null() => {
+            note(&format!("{call}: expected an array of {count} ranges, got NULL"));
+            return -libc::EFAULT;
+        }
+        // SAFETY: there are so many, as said above.
+        _ => unsafe { std::slice::from_raw_parts(ranges, count) },
+    };
+    let ranges: Vec<_> = ranges.iter().map(|range| (range.start as usize, range.bytes)).collect();
+    prefetch(call, &ranges)
+}
+
+fn prefetch(call: &str, ranges: &[(usize, usize)]) -> c_int {
     let Some(runtime) = Runtime::get() else {
         note(&format!("{call}: expected a call between hiroba_init and hiroba_finalize, got one outside"));
         return -libc::EPERM;
     };
-    if runtime.prefetch(start as usize, bytes) {
-        return 0;
-    }
-    note(&format!("{call}: expected {bytes} bytes in the shared address space, got those from {start:p}"));
+    let Err(start) = runtime.prefetch(ranges) else { return 0 };
+    let bytes = ranges.iter().find(|range| range.0 == start).map_or(0, |range| range.1);
+    note(&format!("{call}: expected {bytes} bytes in the shared address space, got those from 0x{start:x}"));
     -libc::EFAULT
 }

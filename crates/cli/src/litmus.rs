@@ -242,7 +242,7 @@ impl<'a> Thread<'a> {
                 let first = Address { granule: pages.first, offset: 0 };
                 // A hint beyond the regions is for the simulator's engines only.
                 if let Some(address) = self.memory.address(first) {
-                    runtime.prefetch(address, GRANULE_BYTES as usize);
+                    _ = runtime.prefetch(&[(address, GRANULE_BYTES as usize)]);
                 }
             }
             Instruction::Add(into, value) => self.set(*into, self.get(*into).wrapping_add(*value)),

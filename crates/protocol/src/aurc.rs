@@ -285,8 +285,8 @@ impl Coherence for Aurc {
         self.hlrc.operate_after_release(site, operation);
     }
 
-    fn prefetch(&mut self, site: &mut Site, pages: PageRange) {
-        self.hlrc.prefetch(site, pages);
+    fn prefetch(&mut self, site: &mut Site, ranges: &[PageRange]) {
+        self.hlrc.prefetch(site, ranges);
     }
 
     fn handle_message(

@@ -323,8 +323,8 @@ pub trait Coherence: Debug + Send {
         true
     }
 
-    /// A thread will soon read these pages. A hint: bounded, never waited for.
-    fn prefetch(&mut self, site: &mut Site, pages: PageRange);
+    /// A thread will soon read these pages, all of regions with this protocol. A hint: bounded, never waited for.
+    fn prefetch(&mut self, site: &mut Site, ranges: &[PageRange]);
 
     /// A message about pages has come.
     fn handle_message(

@@ -868,13 +868,16 @@ impl Engine for Consistency {
         self.advance();
     }
 
-    fn handle_prefetch(&mut self, pages: PageRange) {
+    fn handle_prefetch(&mut self, ranges: &[PageRange]) {
         if !self.site.fetches_ahead {
             return;
         }
-        let regions: Vec<PageRange> = self.site.homes.regions_in(pages).collect();
-        for pages in regions {
-            self.protocols.of(pages.first).prefetch(&mut self.site, pages);
+        let mut by_protocol: BTreeMap<usize, Vec<PageRange>> = BTreeMap::new();
+        for pages in ranges.iter().flat_map(|pages| self.site.homes.regions_in(*pages)) {
+            by_protocol.entry(self.protocols.index_of(pages.first)).or_default().push(pages);
+        }
+        for (index, ranges) in by_protocol {
+            self.protocols.all[index].prefetch(&mut self.site, &ranges);
         }
         self.advance();
     }

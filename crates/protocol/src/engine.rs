@@ -445,8 +445,8 @@ pub trait Engine: Send {
     /// A thread operates on an atomic word, `offset` bytes (a multiple of 8) into a granule.
     fn handle_atomic(&mut self, page: PageId, offset: u32, operation: AtomicOperation, waiter: Waiter);
 
-    /// A thread will soon read these pages. A hint: bounded, never waited for.
-    fn handle_prefetch(&mut self, pages: PageRange);
+    /// A thread will soon read these pages, in whatever regions. A hint: bounded, never waited for.
+    fn handle_prefetch(&mut self, ranges: &[PageRange]);
 
     /// A message came.
     fn handle_message(&mut self, from: NodeId, message: &Message<'_>) -> Result<(), ProtocolError>;

@@ -627,9 +627,9 @@ impl Coherence for Erc {
         self.carry_operation(site, operation);
     }
 
-    fn prefetch(&mut self, site: &mut Site, pages: PageRange) {
-        let located: Vec<PageId> =
-            site.homes.pages_in(pages).take(HINTED_PAGES_MAX).map(|located| located.page).collect();
+    fn prefetch(&mut self, site: &mut Site, ranges: &[PageRange]) {
+        let located = ranges.iter().flat_map(|pages| site.homes.pages_in(*pages));
+        let located: Vec<PageId> = located.take(HINTED_PAGES_MAX).map(|located| located.page).collect();
         self.ask_ahead(site, located);
     }
 

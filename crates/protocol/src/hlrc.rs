@@ -677,8 +677,8 @@ impl Coherence for Hlrc {
         self.ask_to_operate(site, operation);
     }
 
-    fn prefetch(&mut self, site: &mut Site, pages: PageRange) {
-        self.handle_hint(site, pages);
+    fn prefetch(&mut self, site: &mut Site, ranges: &[PageRange]) {
+        self.handle_hint(site, ranges);
     }
 
     fn handle_message(

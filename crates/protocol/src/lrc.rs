@@ -293,9 +293,9 @@ impl Lrc {
         Ok(())
     }
 
-    fn hint(&mut self, site: &mut Site, pages: PageRange) {
-        let asked: Vec<PageId> =
-            site.homes.pages_in(pages).take(HINTED_PAGES_MAX).map(|located| located.page).collect();
+    fn hint(&mut self, site: &mut Site, ranges: &[PageRange]) {
+        let asked = ranges.iter().flat_map(|pages| site.homes.pages_in(*pages));
+        let asked: Vec<PageId> = asked.take(HINTED_PAGES_MAX).map(|located| located.page).collect();
         for page_id in asked {
             let page = self.page(site, page_id);
             if !page.is_current() && page.fetch.is_none() {
@@ -344,8 +344,8 @@ impl Coherence for Lrc {
         false
     }
 
-    fn prefetch(&mut self, site: &mut Site, pages: PageRange) {
-        self.hint(site, pages);
+    fn prefetch(&mut self, site: &mut Site, ranges: &[PageRange]) {
+        self.hint(site, ranges);
     }
 
     fn handle_message(

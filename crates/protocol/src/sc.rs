@@ -477,9 +477,9 @@ impl Sc {
 
 /// Hints.
 impl Sc {
-    fn handle_hint(&mut self, site: &mut Site, pages: PageRange) {
-        let located: Vec<PageId> =
-            site.homes.pages_in(pages).take(HINTED_PAGES_MAX).map(|located| located.page).collect();
+    fn handle_hint(&mut self, site: &mut Site, ranges: &[PageRange]) {
+        let located = ranges.iter().flat_map(|pages| site.homes.pages_in(*pages));
+        let located: Vec<PageId> = located.take(HINTED_PAGES_MAX).map(|located| located.page).collect();
         let me = site.me;
         for page_id in located {
             let page = self.page(site, page_id);
@@ -506,8 +506,8 @@ impl Coherence for Sc {
         self.begin_operation(site, operation);
     }
 
-    fn prefetch(&mut self, site: &mut Site, pages: PageRange) {
-        self.handle_hint(site, pages);
+    fn prefetch(&mut self, site: &mut Site, ranges: &[PageRange]) {
+        self.handle_hint(site, ranges);
     }
 
     fn handle_message(

@@ -54,7 +54,7 @@ impl<E: Engine> Cluster<E> {
                 thread.next += 1;
                 let node = thread.node;
                 self.enter(number, Activity::Other);
-                self.nodes[node.index()].engine.handle_prefetch(pages);
+                self.nodes[node.index()].engine.handle_prefetch(&[pages]);
                 self.pump(node)?;
                 self.note(number, Event::Leave);
                 Ok(())

@@ -92,7 +92,7 @@ impl Node<'_> {
             rates.extend(self.while_home(Home::Waiting, |_| {
                 let began = Instant::now();
                 if order == Order::Hinted {
-                    runtime.prefetch(region.address(0), bytes);
+                    runtime.prefetch(&[(region.address(0), bytes)]).expect("the region is shared");
                 }
                 (0..bytes).step_by(step).for_each(|offset| _ = region.load(offset));
                 BYTES as f64 / began.elapsed().as_nanos().max(1) as f64

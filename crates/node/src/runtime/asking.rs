@@ -278,16 +278,22 @@ impl Runtime {
         }
     }
 
-    /// Hints that the bytes will be read soon.
-    pub fn prefetch(&self, address: usize, bytes: usize) -> bool {
-        let last = address.checked_add(bytes.saturating_sub(1)).and_then(|last| self.memory.page_of(last));
-        let (Some(first), Some(last)) = (self.memory.page_of(address), last) else { return false };
-        if bytes > 0 && self.has_fabric() {
+    /// Hints that some bytes at each of some addresses will be read soon. The address of a range that is not in shared memory, if there
+    /// is one: then nothing is hinted.
+    pub fn prefetch(&self, ranges: &[(usize, usize)]) -> Result<(), usize> {
+        let pages_of = |&(address, bytes): &(usize, usize)| {
+            let last =
+                address.checked_add(bytes.saturating_sub(1)).and_then(|last| self.memory.page_of(last));
+            let (first, last) = self.memory.page_of(address).zip(last).ok_or(address)?;
+            Ok(PageRange { first, count: if bytes == 0 { 0 } else { last.0 - first.0 + 1 } })
+        };
+        let mut pages = ranges.iter().map(pages_of).collect::<Result<Vec<PageRange>, usize>>()?;
+        pages.retain(|pages| pages.count > 0);
+        if !pages.is_empty() && self.has_fabric() {
             let _inside = (self.trace_other(), self.account.enter(&self.threads, TimeClass::Other));
-            let pages = PageRange { first, count: last.0 - first.0 + 1 };
-            self.tell(|core| core.engine.handle_prefetch(pages));
+            self.tell(|core| core.engine.handle_prefetch(&pages));
         }
-        true
+        Ok(())
     }
 }
 

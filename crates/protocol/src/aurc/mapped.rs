@@ -167,7 +167,7 @@ impl Coherence for Mapped {
         site.out.send(home, &Message::AtomicRequest { ticket, page, offset, operation, needed });
     }
 
-    fn prefetch(&mut self, _site: &mut Site, _pages: PageRange) {}
+    fn prefetch(&mut self, _site: &mut Site, _ranges: &[PageRange]) {}
 
     fn handle_message(
         &mut self,

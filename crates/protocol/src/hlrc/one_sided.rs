@@ -330,7 +330,7 @@ mod tests {
     #[test]
     fn pages_that_follow_each_other_are_read_in_one_go_and_asked_for_in_one_message() {
         let mut reader = engine(WRITER);
-        reader.handle_prefetch(FIRST);
+        reader.handle_prefetch(&[FIRST]);
         let read = Effect::Read {
             pages: FIRST,
             page_bytes: 4096,
@@ -348,7 +348,7 @@ mod tests {
     #[test]
     fn a_run_that_was_read_is_watched_in_one_go() {
         let mut reader = engine(WRITER);
-        reader.handle_prefetch(FIRST);
+        reader.handle_prefetch(&[FIRST]);
         effects(&mut reader);
         let outcome = ReadOutcome::Installed { dirty: false };
         reader.handle_done(Done::Read { pages: FIRST, outcome });

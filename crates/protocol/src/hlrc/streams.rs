@@ -133,18 +133,20 @@ impl Stream {
 }
 
 impl Hlrc {
-    /// The program says that it will read these pages.
-    pub(super) fn handle_hint(&mut self, site: &mut Site, pages: PageRange) {
+    /// The program says that it will read these pages. What it lacks of them is asked for together.
+    pub(super) fn handle_hint(&mut self, site: &mut Site, ranges: &[PageRange]) {
         let mut wanted = Vec::new();
-        let mut next = pages.first;
-        while next < pages.end() && self.may_prefetch() {
-            let Some(located) = site.homes.locate(next) else {
-                next.0 += 1;
-                continue;
-            };
-            next = located.span().end();
-            if self.begin_prefetch(site, located) {
-                wanted.push(located.page);
+        for pages in ranges {
+            let mut next = pages.first;
+            while next < pages.end() && self.may_prefetch() {
+                let Some(located) = site.homes.locate(next) else {
+                    next.0 += 1;
+                    continue;
+                };
+                next = located.span().end();
+                if self.begin_prefetch(site, located) {
+                    wanted.push(located.page);
+                }
             }
         }
         self.request_pages(site, &wanted, false);

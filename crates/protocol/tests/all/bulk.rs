@@ -297,13 +297,26 @@ fn long_pages_are_streamed_within_a_bound_of_bytes() {
 #[test]
 fn a_hint_is_one_message_to_each_home() {
     let mut job = Job::new(3, WriteTracking::Async, &[(REGION, PageSize::KIB_4, Placement::Block)]);
-    job.engine(NODE_1).handle_prefetch(REGION);
+    job.engine(NODE_1).handle_prefetch(&[REGION]);
     job.carry_out(NODE_1);
     assert_eq!(job.network.len(), 2);
     job.deliver_all();
     let counts = &job.counts[1];
     assert_eq!((counts.prefetched, counts.faults), (1024 - 342, 0));
     assert!(counts.installs <= 50 && counts.grants <= 50, "{counts:?}");
+}
+
+#[test]
+fn a_hint_of_several_ranges_is_one_message_to_each_home() {
+    let mut job = Job::new(3, WriteTracking::Async, &[(REGION, PageSize::KIB_4, Placement::Block)]);
+    let at = |first, count| PageRange { first: PageId(REGION.first.0 + first), count };
+    // Of node 0's third, node 2's, node 0's again, and some of this node's own.
+    job.engine(NODE_1).handle_prefetch(&[at(5, 10), at(900, 3), at(100, 1), at(400, 20)]);
+    job.carry_out(NODE_1);
+    assert_eq!(job.network.len(), 2);
+    job.deliver_all();
+    let counts = &job.counts[1];
+    assert_eq!((counts.prefetched, counts.faults), (14, 0));
 }
 
 #[test]
@@ -322,7 +335,7 @@ fn pages_that_are_asked_for_together_wait_each_for_its_own_diffs() {
     job.deliver_all();
     assert_eq!(late.len(), 1);
     job.taken();
-    job.engine(NODE_1).handle_prefetch(PageRange { first: PageId(100), count: 10 });
+    job.engine(NODE_1).handle_prefetch(&[PageRange { first: PageId(100), count: 10 }]);
     job.carry_out(NODE_1);
     job.deliver_all();
     assert_eq!(job.taken().3, 8);
