@@ -6,10 +6,9 @@
  *     hiroba run -n 4 ./cg -c A
  *
  * Read `solve` first: it is the parallel program (RNR-94-007, section 2.2.3). Every thread owns some
- * blocks of rows of the matrix, and the elements of the vectors there. A product with the matrix
- * needs a whole vector, so each thread keeps the direction p whole for itself, and all that is
- * shared is what changes it: each leaves its part of the residual r, and its sums for the dot
- * products, and reads those of the others behind a barrier. That makes two barriers a step.
+ * blocks of rows of the matrix, and `multiply` has it find these rows of a product, and read the
+ * others' behind a barrier. All other vectors each thread keeps whole for itself and computes whole:
+ * that takes a hundredth of what the product takes, and no more barriers than the one a step.
  *
  * A dot product is the sum over the blocks, in their order, of the sums of each: it does not depend
  * on who owns which, so the checksum is the same on any number of nodes and threads.
@@ -224,23 +223,17 @@ static double row_times(const struct matrix *m, size_t row, const double *restri
 
 /* What the threads share. */
 struct shared {
-    struct parts parts[3];
-    double *x; /* the eigenvector, for the verdict */
+    struct parts products[2]; /* of the matrix and a vector, in turns: each thread's own rows */
+    double *x;                /* the eigenvector, for the verdict */
 };
-
-/* The parts: sums for p.Ap; the residual, with sums for r.r; the solution, with its sums. */
-enum part { PRODUCT, RESIDUAL, SOLUTION };
-
-/* Sums that lie before the elements in a part; blocks * this of them. */
-static const size_t SUMS[3] = {1, 1, 2};
 
 /* A thread's own state. */
 struct own {
     struct span blocks;
     size_t first, rows; /* of its rows */
     struct matrix matrix;
-    double *p;          /* all elements; of the following, its own alone */
-    double *q, *x, *z, *r;
+    double *p, *x, *z, *r; /* all elements */
+    size_t turn;           /* which products are the latest */
 };
 
 static double set_up;
@@ -258,89 +251,86 @@ static double block_sum(const double *restrict a, const double *restrict b)
     return ((sums[0] + sums[4]) + (sums[2] + sums[6])) + ((sums[1] + sums[5]) + (sums[3] + sums[7]));
 }
 
-static void leave_sums(double *sums, const struct own *o, const double *a, const double *b)
+/* The product of two whole vectors. */
+static double dot(const double *a, const double *b)
 {
-    for (size_t block = 0; block < o->blocks.end - o->blocks.first; block++)
-        sums[block] = block_sum(a + block * BLOCK, b + block * BLOCK);
+    double sum = 0.0;
+    for (size_t block = 0; block < block_count(); block++)
+        sum += block_sum(a + block * BLOCK, b + block * BLOCK);
+    return sum;
 }
 
-/* The elements of a part: behind its sums. */
-static double *elements_of(const struct shared *s, enum part part, size_t thread)
+/* A thread's rows of the latest product; how many there are, and from which on. */
+static const double *product_of(const struct shared *s, const struct own *o, size_t thread,
+                                size_t *first, size_t *rows)
 {
     struct span blocks = share_of(block_count(), thread, thread_count());
-    double *sums = part_of(s->parts[part], thread);
-    return sums + SUMS[part] * (blocks.end - blocks.first);
+    *first = blocks.first * BLOCK;
+    *rows = (blocks.end - blocks.first) * BLOCK;
+    return part_of(s->products[o->turn], thread);
 }
 
-/* Says that the parts of the others will be read soon, each thread beginning with the next. */
-static void parts_soon(const struct shared *s, enum part part)
+/* The matrix times a whole vector: this thread's rows of it for all, and behind a barrier those of
+ * all. Who is through it may begin the next product, but not the one after that: so there are two. */
+static void multiply(const struct shared *s, struct own *o, const double *vector)
 {
     const size_t count = thread_count(), thread = thread_number();
-    for (size_t i = 1; i < count; i++)
-        read_soon(part_of(s->parts[part], (thread + i) % count), s->parts[part].bytes);
+    o->turn = 1 - o->turn;
+    double *product = part_of(s->products[o->turn], thread);
+    for (size_t row = 0; row < o->rows; row++)
+        product[row] = row_times(&o->matrix, row, vector);
+    barrier();
+    for (size_t i = 1; i < count; i++) /* each begins with the next */
+        read_soon(part_of(s->products[o->turn], (thread + i) % count), s->products[o->turn].bytes);
 }
 
-/* A sum that all have left: over all blocks in their order. */
-static double total(const struct shared *s, enum part part, size_t which)
+/* A whole vector times the latest product. */
+static double times_product(const struct shared *s, const struct own *o, const double *vector)
 {
     double sum = 0.0;
     for (size_t thread = 0; thread < thread_count(); thread++) {
-        struct span blocks = share_of(block_count(), thread, thread_count());
-        const size_t count = blocks.end - blocks.first;
-        const double *sums = part_of(s->parts[part], thread);
-        for (size_t block = 0; block < count; block++)
-            sum += sums[which * count + block];
+        size_t first, rows;
+        const double *product = product_of(s, o, thread, &first, &rows);
+        for (size_t row = 0; row < rows; row += BLOCK)
+            sum += block_sum(vector + first + row, product + row);
     }
     return sum;
 }
 
-/* whole = the elements that all have left + factor * whole. */
-static void add_whole(const struct shared *s, enum part part, double factor, double *restrict whole)
+/* to = a vector - factor * the latest product. */
+static void less_product(const struct shared *s, const struct own *o, double *to,
+                         const double *vector, double factor)
 {
     for (size_t thread = 0; thread < thread_count(); thread++) {
-        struct span blocks = share_of(block_count(), thread, thread_count());
-        const double *restrict elements = elements_of(s, part, thread);
-        for (size_t i = 0; i < (blocks.end - blocks.first) * BLOCK; i++)
-            whole[blocks.first * BLOCK + i] = elements[i] + factor * whole[blocks.first * BLOCK + i];
+        size_t first, rows;
+        const double *product = product_of(s, o, thread, &first, &rows);
+        for (size_t row = 0; row < rows; row++)
+            to[first + row] = vector[first + row] - factor * product[row];
     }
 }
 
-/* q = the thread's rows of the matrix times a whole vector. */
-static void multiply(const struct own *o, const double *vector)
+/* to = a + factor * b */
+static void add(double *to, const double *a, double factor, const double *b)
 {
-    for (size_t row = 0; row < o->rows; row++)
-        o->q[row] = row_times(&o->matrix, row, vector);
+    for (size_t i = 0; i < problem->rows; i++)
+        to[i] = a[i] + factor * b[i];
 }
 
-/* z = about A^-1 x, by conjugate gradients; leaves z whole in p. Collective. */
+/* z = about A^-1 x, by conjugate gradients. Collective. */
 static void solve(const struct shared *s, struct own *o)
 {
-    double *product_sums = part_of(s->parts[PRODUCT], thread_number());
-    double *residual_sums = part_of(s->parts[RESIDUAL], thread_number());
-    memset(o->z, 0, o->rows * sizeof *o->z);
-    memcpy(o->r, o->x, o->rows * sizeof *o->r);
-    memset(o->p, 0, problem->rows * sizeof *o->p);
-    leave_sums(residual_sums, o, o->r, o->r);
-    barrier();
-    parts_soon(s, RESIDUAL);
-    double rho = total(s, RESIDUAL, 0);
-    add_whole(s, RESIDUAL, 0.0, o->p); /* p = r */
+    const size_t bytes = problem->rows * sizeof(double);
+    memset(o->z, 0, bytes);
+    memcpy(o->r, o->x, bytes);
+    memcpy(o->p, o->r, bytes);
+    double rho = dot(o->r, o->r);
     for (int step = 0; step < STEPS; step++) {
-        multiply(o, o->p);
-        leave_sums(product_sums, o, o->p + o->first, o->q);
-        barrier(); /* also: all have read what was left of r */
-        parts_soon(s, PRODUCT);
-        double alpha = rho / total(s, PRODUCT, 0);
-        for (size_t i = 0; i < o->rows; i++) {
-            o->z[i] += alpha * o->p[o->first + i];
-            o->r[i] -= alpha * o->q[i];
-        }
-        leave_sums(residual_sums, o, o->r, o->r);
-        barrier(); /* also: all have read the sums of p.Ap */
-        parts_soon(s, RESIDUAL);
-        double last = rho;
-        rho = total(s, RESIDUAL, 0);
-        add_whole(s, RESIDUAL, rho / last, o->p); /* p = r + beta p */
+        multiply(s, o, o->p);
+        double alpha = rho / times_product(s, o, o->p), last = rho;
+        add(o->z, o->z, alpha, o->p);
+        less_product(s, o, o->r, o->r, alpha);
+        rho = dot(o->r, o->r);
+        add(o->p, o->r, rho / last, o->p);
     }
 }
 
@@ -350,30 +340,16 @@ static void solve(const struct shared *s, struct own *o)
  */
 static void iterate(const struct shared *s, struct own *o)
 {
-    const size_t own_blocks = o->blocks.end - o->blocks.first;
-    double *sums = part_of(s->parts[SOLUTION], thread_number());
     solve(s, o);
-    leave_sums(sums, o, o->x, o->z);
-    leave_sums(sums + own_blocks, o, o->z, o->z);
-    memcpy(elements_of(s, SOLUTION, thread_number()), o->z, o->rows * sizeof *o->z);
-    barrier();
-    parts_soon(s, SOLUTION);
-    double scale = 1.0 / sqrt(total(s, SOLUTION, 1));
-    double reciprocal = total(s, SOLUTION, 0);
-    add_whole(s, SOLUTION, 0.0, o->p); /* p = z */
-    multiply(o, o->p);
-    for (size_t i = 0; i < o->rows; i++) {
-        o->q[i] = o->x[i] - o->q[i];
-        o->x[i] = scale * o->z[i];
-    }
-    leave_sums(part_of(s->parts[PRODUCT], thread_number()), o, o->q, o->q);
-    barrier();
-    parts_soon(s, PRODUCT);
-    double norm = sqrt(total(s, PRODUCT, 0));
+    multiply(s, o, o->z);
+    less_product(s, o, o->r, o->x, 1.0);
     if (keeps_time()) {
-        zeta = problem->shift + 1.0 / reciprocal;
-        residual = norm;
+        zeta = problem->shift + 1.0 / dot(o->x, o->z);
+        residual = sqrt(dot(o->r, o->r));
     }
+    double scale = 1.0 / sqrt(dot(o->z, o->z));
+    for (size_t i = 0; i < problem->rows; i++)
+        o->x[i] = scale * o->z[i];
 }
 
 static double *own_vector(size_t elements)
@@ -384,23 +360,23 @@ static double *own_vector(size_t elements)
     return vector;
 }
 
-static void begin(const struct shared *s, struct own *o)
+static void begin(struct own *o)
 {
     o->blocks = own_share(block_count());
     o->first = o->blocks.first * BLOCK;
     o->rows = (o->blocks.end - o->blocks.first) * BLOCK;
+    o->turn = 0;
     o->p = own_vector(problem->rows);
-    o->q = own_vector(o->rows);
-    o->x = own_vector(o->rows);
-    o->z = own_vector(o->rows);
-    o->r = elements_of(s, RESIDUAL, thread_number());
+    o->x = own_vector(problem->rows);
+    o->z = own_vector(problem->rows);
+    o->r = own_vector(problem->rows);
     if (!build(&o->matrix, (struct span){o->first, o->first + o->rows}))
         abort();
 }
 
 static void start(struct own *o)
 {
-    for (size_t i = 0; i < o->rows; i++)
+    for (size_t i = 0; i < problem->rows; i++)
         o->x[i] = 1.0;
 }
 
@@ -409,7 +385,7 @@ static void work(void *argument)
     const struct shared *s = argument;
     struct own own;
     double begun = seconds();
-    begin(s, &own);
+    begin(&own);
     start(&own);
     iterate(s, &own); /* once more than is measured: what is touched first is no part of that */
     start(&own);
@@ -422,11 +398,11 @@ static void work(void *argument)
         set_up = started.wall - begun;
         threads = thread_count();
     }
-    memcpy(s->x + own.first, own.x, own.rows * sizeof *own.x);
+    memcpy(s->x + own.first, own.x + own.first, own.rows * sizeof *own.x);
     free(own.p);
-    free(own.q);
     free(own.x);
     free(own.z);
+    free(own.r);
     free(own.matrix.values);
     free(own.matrix.columns);
     free(own.matrix.first);
@@ -459,10 +435,9 @@ static bool share(struct shared *s, size_t count)
 {
     const size_t blocks_most = (block_count() + count - 1) / count;
     bool good = true;
-    for (int part = PRODUCT; part <= SOLUTION; part++) {
-        size_t elements = blocks_most * (SUMS[part] + (part == PRODUCT ? 0 : BLOCK));
-        s->parts[part] = shared_parts(count, elements * sizeof(double));
-        good &= s->parts[part].start != NULL;
+    for (size_t turn = 0; turn < 2; turn++) {
+        s->products[turn] = shared_parts(count, blocks_most * BLOCK * sizeof(double));
+        good &= s->products[turn].start != NULL;
     }
     s->x = shared_zeroed(problem->rows * sizeof *s->x);
     good &= s->x != NULL;

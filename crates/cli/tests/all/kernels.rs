@@ -122,7 +122,7 @@ fn help_is_help() {
 }
 
 /// Mistakes that the programs' own checks must find: in which source, what stands there, what is put in its place.
-const PLANTED: [(&str, &str, &str); 14] = [
+const PLANTED: [(&str, &str, &str); 15] = [
     ("fft3d", "roots[2 * j * step]", "roots[2 * j * step + (j == 1)]"),
     ("fft3d", "from + (i * points + plane) * points,", "from + (i * points + plane / 2 * 2) * points,"),
     ("fft3d", "1.0 / ((double)n * (double)n * (double)n)", "1.0 / ((double)n * (double)n)"),
@@ -137,11 +137,8 @@ const PLANTED: [(&str, &str, &str); 14] = [
     ("cg", "(void)next_number(&random);", "(void)random;"),
     ("cg", "x.value[at] = 0.5;", "x.value[at] += 0.5;"),
     ("cg", "rho / last, o->p", "last / rho, o->p"),
-    (
-        "cg",
-        "thread < thread_count(); thread++) {\n        struct span blocks = share_of(block_count(), thread, thread_count());\n        const double",
-        "thread < 1; thread++) {\n        struct span blocks = share_of(block_count(), thread, thread_count());\n        const double",
-    ),
+    ("cg", "part_of(s->products[o->turn], thread);\n}", "part_of(s->products[1 - o->turn], thread);\n}"),
+    ("cg", "*first = blocks.first * BLOCK;", "*first = 0;"),
     (
         "is",
         "counts[range.first + i] += ((const uint8_t *)piece)[i];",
