@@ -208,6 +208,36 @@ static inline void read_soon(const void *start, size_t bytes)
     (void)start, (void)bytes;
 }
 
+/* What will be read soon from several places, so that it is asked for in as few messages as may be. */
+enum { MOST_SOON = 64 };
+struct soon {
+    size_t count;
+    struct {
+        const void *start;
+        size_t bytes;
+    } ranges[MOST_SOON];
+};
+
+static inline void read_all_soon(struct soon *soon)
+{
+#if !defined(SEQUENTIAL) && !defined(OPENMP)
+    hiroba_range ranges[MOST_SOON];
+    for (size_t i = 0; i < soon->count; i++)
+        ranges[i] = (hiroba_range){soon->ranges[i].start, soon->ranges[i].bytes};
+    if (!alone)
+        (void)hiroba_prefetch_ranges(ranges, soon->count); /* a hint */
+#endif
+    soon->count = 0;
+}
+
+static inline void add_to_soon(struct soon *soon, const void *start, size_t bytes)
+{
+    if (soon->count == MOST_SOON)
+        read_all_soon(soon);
+    soon->ranges[soon->count].start = start;
+    soon->ranges[soon->count++].bytes = bytes;
+}
+
 /* Seconds since some moment; steady. */
 static inline double seconds(void)
 {

@@ -4,8 +4,14 @@
  * Read `solve` first. The unknowns are the cells of a square with walls around, twice in each
  * direction of what they are on the next coarser grid. Every thread has a block of rows of each
  * grid; a relaxation reads some rows more on both sides from its neighbours, and computes again
- * privately what these compute there at the same time, so that several sweeps need one barrier.
- * Grids that are small enough each thread relaxes whole, for itself.
+ * privately what these compute there at the same time. The more rows, the more can follow without
+ * a barrier: several sweeps, the way up on the finest grid and the next way down on it, and
+ * grids whose rows are short. Grids that are small enough each thread relaxes whole, for itself.
+ * Equations that do not depend on one another are solved at once, so that they share barriers,
+ * and what one of them reads travels while another is computed.
+ *
+ * Where threads meet so seldom, one may be a cycle ahead of what its neighbours read. So all that
+ * they read of each other is there twice, and cycles use the two in turn.
  */
 #ifndef HIROBA_APPS_MULTIGRID_H
 #define HIROBA_APPS_MULTIGRID_H
@@ -28,7 +34,10 @@ static void meet(const struct team *team)
 
 /* The largest grid that each thread relaxes whole has so many rows and columns of cells. */
 static size_t gathered_cells;
-enum { MOST_GATHERED = 128 };
+enum { MOST_GATHERED = 64 };
+
+/* Up to so many cells an edge threads do not meet between a grid and the next coarser one. */
+enum { MOST_UNMET = 256 };
 
 /* A thread's rows, from 1, of a grid no smaller than that: whole ones of that, so that the rows of
  * which it makes a coarser grid's are its own. */
@@ -40,7 +49,7 @@ static struct span rows_of(size_t rows, const struct team *team, size_t index)
 }
 
 enum { SWEEPS = 2 }; /* before and after the coarser grid, red and black each */
-enum { REACH = 2 * SWEEPS }; /* rows beside a thread's own that it computes again */
+enum { REACH = 2 * SWEEPS }; /* rows more on either side that these need than they make right */
 
 /* The most rows of a grid that one thread has. */
 static size_t most_rows(size_t rows, const struct team *team)
@@ -48,13 +57,13 @@ static size_t most_rows(size_t rows, const struct team *team)
     return (gathered_cells + team->count - 1) / team->count * (rows / gathered_cells);
 }
 
-enum { LEAST_UNIT = 4096, MOST_UNIT = 16384 };
+enum { LEAST_UNIT = 4096, MOST_UNIT = 8192 };
 
 /* What of a grid travels at once, in bytes: no more than about what others read, and not much at
  * that, or they get rows they do not need, or what is behind a thread's last row. */
 static size_t unit_of(size_t rows, size_t width, const struct team *team)
 {
-    size_t read = rows == gathered_cells ? most_rows(rows, team) : REACH + 1, unit = LEAST_UNIT;
+    size_t read = rows == gathered_cells ? most_rows(rows, team) : 2 * REACH + 1, unit = LEAST_UNIT;
     while (unit < MOST_UNIT && unit < read * width * sizeof(double))
         unit *= 2;
     return unit;
@@ -75,21 +84,27 @@ struct grid {
     double **all, **own;
 };
 
-/* One level of a multigrid: unknowns twice, the right sides; rows and columns, 0 to cells + 1. */
+/*
+ * One level of a multigrid: unknowns and right sides, rows and columns 0 to cells + 1. Where they
+ * are shared they are there twice, and a cycle takes those of its turn: it relaxes unknowns[turn]
+ * on its way down, and makes unknowns[1 - turn] of them on its way up.
+ */
 struct level {
     size_t cells;
     bool is_gathered; /* the right sides are shared, and each thread has unknowns of its own */
+    bool meets;       /* threads meet between this level and the next, down and up */
+    size_t down, up;  /* rows beside its own that a thread makes right, on its way down and up */
     struct span mine;
-    struct grid unknowns[2], right;
+    struct grid unknowns[2], right[2];
     double *diagonal[2];  /* of rows inside, at a wall; by column */
     double *weight[2][2]; /* 1 / diagonal, or 0 in columns of the other colour */
 };
 
-enum { MOST_LEVELS = 15 };
+enum { MOST_LEVELS = 15, MOST_EQUATIONS = 2 };
 
-/* A multigrid for one of the equations; the solution are the finest level's `current` unknowns. */
+/* A multigrid for one of the equations; the solution are the finest level's unknowns[turn]. */
 struct solver {
-    size_t levels, gathered, current; /* the level that is gathered, and those behind it, are private */
+    size_t levels, gathered, turn; /* the level that is gathered, and those behind it, are private */
     struct level level[MOST_LEVELS];
 };
 
@@ -126,8 +141,10 @@ static double **private_rows(size_t rows, size_t width)
     return table;
 }
 
-/* The rows of a grid in memory for so many threads; those at the walls are a row of zeros. */
-static struct grid grid_over(double *memory, const struct team *team, size_t rows, size_t width)
+/* The rows of a grid in memory for so many threads, and so many private ones beside this thread's
+ * own; those at the walls are a row of zeros. */
+static struct grid grid_over(double *memory, const struct team *team, size_t rows, size_t width,
+                             size_t beside)
 {
     struct grid grid = {private_zeroed((rows + 2) * sizeof(double *)),
                         private_zeroed((rows + 2) * sizeof(double *))};
@@ -145,7 +162,7 @@ static struct grid grid_over(double *memory, const struct team *team, size_t row
         }
     }
     struct span own = rows_of(rows, team, team->index);
-    for (size_t i = own.first > REACH ? own.first - REACH : 1; i < own.end + REACH && i <= rows; i++)
+    for (size_t i = own.first > beside ? own.first - beside : 1; i < own.end + beside && i <= rows; i++)
         if (grid.own[i] == NULL)
             grid.own[i] = private_zeroed(width * sizeof(double));
     return grid;
@@ -188,18 +205,17 @@ static struct span clipped(const struct level *l, size_t first, size_t end, size
 }
 
 /* One colour of a row. */
-static void relax_colour(const struct level *l, double *buffer, double **from, double **to, size_t i,
-                         size_t colour)
+static void relax_colour(const struct level *l, double **right, double *buffer, double **from,
+                         double **to, size_t i, size_t colour)
 {
-    relax_row(buffer, to[i], from[i - 1], from[i], from[i + 1], l->right.all[i],
-              l->diagonal[at_wall(l, i)], l->weight[at_wall(l, i)][(i + colour) % 2], l->cells);
+    relax_row(buffer, to[i], from[i - 1], from[i], from[i + 1], right[i], l->diagonal[at_wall(l, i)], l->weight[at_wall(l, i)][(i + colour) % 2], l->cells);
 }
 
 /* All sweeps of a visit, so that the rows first <= i < end are right. The first colour goes from
  * `from` to `to`, in which the rest happens. Each colour follows a row behind the one before it, so
  * that rows are still near when they are needed again. */
-static void relax(const struct level *l, double *buffer, double **from, double **to, size_t first,
-                  size_t end, size_t sweeps)
+static void relax(const struct level *l, double **right, double *buffer, double **from, double **to,
+                  size_t first, size_t end, size_t sweeps)
 {
     const size_t colours = 2 * sweeps;
     struct span all = clipped(l, first, end, colours - 1);
@@ -207,15 +223,16 @@ static void relax(const struct level *l, double *buffer, double **from, double *
         for (size_t k = 0; k < colours && k + 1 <= front; k++) {
             struct span rows = clipped(l, first, end, colours - 1 - k);
             if (front - k >= rows.first && front - k < rows.end)
-                relax_colour(l, buffer, k == 0 ? from : to, to, front - k, k % 2);
+                relax_colour(l, right, buffer, k == 0 ? from : to, to, front - k, k % 2);
         }
 }
 
 /* What is missing in a row's equations. */
-static void residual_row(const struct level *l, double **rows, size_t i, double *restrict residual)
+static void residual_row(const struct level *l, const double *right, double **rows, size_t i,
+                         double *restrict residual)
 {
     const double *above = rows[i - 1], *row = rows[i], *below = rows[i + 1];
-    const double *right = l->right.all[i], *diagonal = l->diagonal[at_wall(l, i)];
+    const double *diagonal = l->diagonal[at_wall(l, i)];
     for (size_t j = 1; j <= l->cells; j++)
         residual[j] = right[j] + diagonal[j] * row[j] -
                       ((above[j] + below[j]) + (row[j - 1] + row[j + 1]));
@@ -237,20 +254,21 @@ static double largest(const double *row, size_t cells, double most)
     return most;
 }
 
-/* Makes the coarser grid's right sides of its own rows; the largest residual and right side. */
-static void restrict_residuals(const struct level *l, const struct level *coarser, double **rows,
-                               double *buffer, double most[2])
+/* Makes some of the coarser grid's right sides; the largest residual and right side there. */
+static void restrict_residuals(const struct level *l, double **right, double **rows,
+                               double **coarse_right, struct span coarse, double *buffer,
+                               double most[2])
 {
     double *upper = buffer, *lower = buffer + l->cells + 2;
-    for (size_t i = coarser->mine.first; i < coarser->mine.end; i++) {
-        residual_row(l, rows, 2 * i - 1, upper);
-        residual_row(l, rows, 2 * i, lower);
-        double *to = coarser->right.own[i];
-        for (size_t j = 1; j <= coarser->cells; j++)
+    for (size_t i = coarse.first; i < coarse.end; i++) {
+        residual_row(l, right[2 * i - 1], rows, 2 * i - 1, upper);
+        residual_row(l, right[2 * i], rows, 2 * i, lower);
+        double *to = coarse_right[i];
+        for (size_t j = 1; j <= l->cells / 2; j++)
             to[j] = (upper[2 * j - 1] + upper[2 * j]) + (lower[2 * j - 1] + lower[2 * j]);
         most[0] = largest(lower, l->cells, largest(upper, l->cells, most[0]));
-        most[1] = largest(l->right.all[2 * i], l->cells, most[1]);
-        most[1] = largest(l->right.all[2 * i - 1], l->cells, most[1]);
+        most[1] = largest(right[2 * i], l->cells, most[1]);
+        most[1] = largest(right[2 * i - 1], l->cells, most[1]);
     }
 }
 
@@ -288,103 +306,209 @@ enum { COARSEST_SWEEPS = 12 };
 static void cycle_privately(struct solver *s, size_t level, double *buffer)
 {
     struct level *l = &s->level[level], *coarser = l + 1;
-    double **rows = l->unknowns[0].own, most[2] = {0.0, 0.0};
-    for (size_t i = 1; i <= l->cells; i++)
+    double **rows = l->unknowns[0].own, **right = l->right[s->turn].all, most[2] = {0.0, 0.0};
+    const size_t end = l->cells + 1;
+    for (size_t i = 1; i < end; i++)
         memset(rows[i], 0, (l->cells + 2) * sizeof **rows);
     if (level + 1 == s->levels) {
-        relax(l, buffer, rows, rows, 1, l->cells + 1, COARSEST_SWEEPS);
+        relax(l, right, buffer, rows, rows, 1, end, COARSEST_SWEEPS);
         return;
     }
-    relax(l, buffer, rows, rows, 1, l->cells + 1, SWEEPS);
-    restrict_residuals(l, coarser, rows, buffer, most);
+    relax(l, right, buffer, rows, rows, 1, end, SWEEPS);
+    restrict_residuals(l, right, rows, coarser->right[s->turn].own, coarser->mine, buffer, most);
     cycle_privately(s, level + 1, buffer);
-    correct_rows(l, coarser, coarser->unknowns[0].own, rows, rows,
-                 (struct span){1, l->cells + 1}, buffer);
-    relax(l, buffer, rows, rows, 1, l->cells + 1, SWEEPS);
+    correct_rows(l, coarser, coarser->unknowns[0].own, rows, rows, (struct span){1, end}, buffer);
+    relax(l, right, buffer, rows, rows, 1, end, SWEEPS);
 }
 
-/* Begins to bring rows that the neighbours have. */
-static void announce(const struct level *l, double **all, size_t reach)
+/* Rows that will be read soon, which lie apart where another thread's begin. */
+static void announce_rows(struct soon *soon, const struct level *l, double **all, size_t first,
+                          size_t end)
+{
+    const size_t width = l->cells + 2;
+    for (size_t i = first, next; i < end; i = next) {
+        for (next = i + 1; next < end && all[next] == all[next - 1] + width;)
+            next++;
+        add_to_soon(soon, all[i], (next - i) * width * sizeof(double));
+    }
+}
+
+/* Rows that the neighbours have and this thread will read soon. */
+static void announce(struct soon *soon, const struct level *l, double **all, size_t reach)
 {
     struct span wide = clipped(l, l->mine.first, l->mine.end, reach);
-    size_t bytes = (l->cells + 2) * sizeof(double);
-    if (wide.first < l->mine.first)
-        read_soon(all[wide.first], (l->mine.first - wide.first) * bytes);
-    if (wide.end > l->mine.end)
-        read_soon(all[l->mine.end], (wide.end - l->mine.end) * bytes);
+    announce_rows(soon, l, all, wide.first, l->mine.first);
+    announce_rows(soon, l, all, l->mine.end, wide.end);
 }
 
-/* Relaxes a shared level, from one of its grids to the other, and makes the right sides of the
- * next. `most` becomes the largest residual and right side. */
-static void go_down(const struct bench *b, struct solver *s, size_t level, double most[2])
+/* How many rows beside a thread's own it must make right at each level, so that all that follows
+ * until threads meet is right as well, and so many rows of the solution. */
+static void set_reach(struct solver *s, size_t beside)
 {
-    struct level *l = &s->level[level];
-    double **from = level == 0 ? l->unknowns[s->current].all : b->zeros;
-    double **to = l->unknowns[level == 0 ? 1 - s->current : 1].own;
-    if (level == 0)
-        announce(l, from, REACH + 1);
-    announce(l, l->right.all, REACH);
-    relax(l, b->buffer, from, to, l->mine.first - 1, l->mine.end + 1, SWEEPS);
+    for (size_t level = s->gathered; level-- > 0;) {
+        struct level *l = &s->level[level];
+        l->meets = level + 1 == s->gathered || l->cells > MOST_UNMET;
+        l->down = l->meets ? 1 : 2 * (l[1].down + REACH - 1) + 1;
+    }
+    s->level[0].down = s->level[0].down > beside ? s->level[0].down : beside;
+    s->level[0].up = s->level[0].down + REACH;
+    for (size_t level = 1; level < s->gathered; level++) {
+        struct level *l = &s->level[level];
+        l->up = l[-1].meets ? 0 : (l[-1].up + REACH) / 2 + 1;
+    }
+}
+
+/* Rows beside a thread's own that it writes privately. */
+static size_t rows_beside(const struct level *l)
+{
+    return (l->down > l->up ? l->down : l->up) + REACH;
+}
+
+/* Relaxes a shared level's unknowns of this turn, and makes the right sides of the next level.
+ * `most` becomes the largest residual and right side. */
+static void go_down(const struct bench *b, const struct solver *s, size_t level, double **from,
+                    double most[2])
+{
+    const struct level *l = &s->level[level], *coarser = l + 1;
+    double **to = l->unknowns[s->turn].own, **right = l->right[s->turn].all;
+    if (level > 0 && !l[-1].meets)
+        right = l->right[s->turn].own; /* what the level above made of them, the private ones too */
+    struct span rows = clipped(l, l->mine.first, l->mine.end, l->down);
+    relax(l, right, b->buffer, from, to, rows.first, rows.end, SWEEPS);
+    struct span coarse = clipped(coarser, coarser->mine.first, coarser->mine.end,
+                                 l->meets ? 0 : coarser->down + REACH - 1);
     most[0] = most[1] = 0.0;
-    restrict_residuals(l, l + 1, to, b->buffer, most);
+    restrict_residuals(l, right, to, coarser->right[s->turn].own, coarse, b->buffer, most);
 }
 
-/* Corrects a shared level by what the next one says, and relaxes it, from the other grid back. */
-static void go_up(const struct bench *b, struct solver *s, size_t level)
+/* The way down on the finest grid, whose residuals tell whether the equations hold. They travel
+ * with the right sides of the grid that all read, in the columns outside of the walls. */
+static void go_down_first(const struct bench *b, const struct solver *s, double **from)
 {
-    struct level *l = &s->level[level], *coarser = l + 1;
-    size_t back = level == 0 ? s->current : 0;
-    double **coarse = coarser->is_gathered ? coarser->unknowns[0].own : coarser->unknowns[0].all;
-    announce(l, l->unknowns[1 - back].all, REACH);
-    if (!coarser->is_gathered)
-        announce(coarser, coarse, REACH / 2 + 1);
-    correct_rows(l, coarser, coarse, l->unknowns[1 - back].all, l->unknowns[back].own,
-                 clipped(l, l->mine.first, l->mine.end, REACH), b->buffer);
-    relax(l, b->buffer, l->unknowns[back].own, l->unknowns[back].own, l->mine.first, l->mine.end,
-          SWEEPS);
+    const struct level *gathered = &s->level[s->gathered];
+    double most[2], *row = gathered->right[s->turn].own[gathered->mine.first];
+    go_down(b, s, 0, from, most);
+    row[0] = most[0];
+    row[gathered->cells + 1] = most[1];
+}
+
+/* Corrects a shared level by what the next one says, and relaxes it, all into the other unknowns. */
+static void go_up(const struct bench *b, const struct solver *s, size_t level)
+{
+    const struct level *l = &s->level[level], *coarser = l + 1;
+    double **from = l->unknowns[s->turn].all, **to = l->unknowns[1 - s->turn].own, **coarse;
+    coarse = coarser->is_gathered ? coarser->unknowns[0].own
+             : l->meets           ? coarser->unknowns[1 - s->turn].all
+                                  : coarser->unknowns[1 - s->turn].own;
+    struct span rows = clipped(l, l->mine.first, l->mine.end, l->up);
+    correct_rows(l, coarser, coarse, from, to, clipped(l, rows.first, rows.end, REACH), b->buffer);
+    relax(l, l->right[s->turn].all, b->buffer, to, to, rows.first, rows.end, SWEEPS);
+}
+
+/* Meets the others where a level and the next one need it. */
+static void meet_between(const struct bench *b, const struct solver *s, size_t level)
+{
+    if (s->level[level].meets)
+        meet(&b->team);
 }
 
 static const double TOLERANCE = 1e-7; /* of the largest right side */
 enum { MOST_CYCLES = 60 };
 
-/* What all threads found to be the largest residual and right side: it came with the right sides
- * of the grid that all read, in the columns outside of the walls. */
-static bool is_solved(const struct bench *b, const struct level *gathered)
+/* What all threads found to be the largest residual and right side. */
+static bool holds(const struct bench *b, const struct solver *s)
 {
+    const struct level *gathered = &s->level[s->gathered];
     double residual = 0.0, right = 0.0;
     for (size_t thread = 0; thread < b->team.count; thread++) {
         const double *row =
-            gathered->right.all[rows_of(gathered->cells, &b->team, thread).first];
+            gathered->right[s->turn].all[rows_of(gathered->cells, &b->team, thread).first];
         residual = row[0] > residual ? row[0] : residual;
         right = row[gathered->cells + 1] > right ? row[gathered->cells + 1] : right;
     }
     return residual <= TOLERANCE * right;
 }
 
-/* Cycles through all levels until the equations hold. The right sides are there, and the unknowns
- * some guess. Collective. */
-static void solve(struct bench *b, struct solver *s)
+/* What `go_down` reads of other threads'. */
+static void announce_down(struct soon *soon, const struct solver *s, size_t level)
 {
-    struct level *gathered = &s->level[s->gathered];
-    for (size_t cycle = 0; cycle < MOST_CYCLES; cycle++, b->cycles++) {
-        double most[2], others[2];
-        for (size_t level = 0; level < s->gathered; level++) {
-            go_down(b, s, level, level == 0 ? most : others);
-            if (level + 1 == s->gathered) {
-                gathered->right.own[gathered->mine.first][0] = most[0];
-                gathered->right.own[gathered->mine.first][gathered->cells + 1] = most[1];
+    const struct level *l = &s->level[level];
+    if (level == 0)
+        announce(soon, l, l->unknowns[1 - s->turn].all, l->down + REACH);
+    if (level == 0 || l[-1].meets)
+        announce(soon, l, l->right[s->turn].all, l->down + REACH - 1);
+}
+
+/* What a cycle reads of other threads' between its ways down and up. */
+static void announce_turn(struct soon *soon, const struct solver *s)
+{
+    const struct level *gathered = &s->level[s->gathered];
+    announce(soon, gathered, gathered->right[s->turn].all, gathered->cells);
+    for (const struct level *l = gathered; l-- > s->level;) {
+        announce(soon, l, l->unknowns[s->turn].all, l->up + REACH);
+        announce(soon, l, l->right[s->turn].all, l->up + REACH - 1);
+    }
+}
+
+/* What `go_up` reads of the next level, beside that. */
+static void announce_up(struct soon *soon, const struct solver *s, size_t level)
+{
+    const struct level *l = &s->level[level], *coarser = l + 1;
+    if (!coarser->is_gathered && l->meets)
+        announce(soon, coarser, coarser->unknowns[1 - s->turn].all, (l->up + REACH) / 2 + 1);
+}
+
+/* Cycles through all levels until all equations hold. The right sides are there, and the unknowns
+ * some guess. The equations have as many levels. Collective. */
+static void solve(struct bench *b, struct solver *solvers, size_t equations)
+{
+    struct solver *left[MOST_EQUATIONS]; /* that are not solved yet */
+    const size_t gathered = solvers->gathered;
+    struct soon soon = {0};
+    double unused[2];
+    for (size_t e = 0; e < equations; e++) {
+        left[e] = solvers + e;
+        left[e]->turn = 1 - left[e]->turn;
+        announce_down(&soon, left[e], 0);
+    }
+    read_all_soon(&soon);
+    for (size_t e = 0; e < equations; e++)
+        go_down_first(b, left[e], left[e]->level[0].unknowns[1 - left[e]->turn].all);
+    for (size_t cycle = 0; cycle < MOST_CYCLES; cycle++) {
+        for (size_t level = 1; level < gathered; level++) {
+            meet_between(b, solvers, level - 1);
+            for (size_t e = 0; e < equations; e++)
+                announce_down(&soon, left[e], level);
+            read_all_soon(&soon);
+            for (size_t e = 0; e < equations; e++)
+                go_down(b, left[e], level, b->zeros, unused);
+        }
+        meet_between(b, solvers, gathered - 1);
+        for (size_t e = 0; e < equations; e++)
+            announce_turn(&soon, left[e]);
+        read_all_soon(&soon);
+        size_t unsolved = 0;
+        for (size_t e = 0; e < equations; e++)
+            if (!holds(b, left[e])) {
+                left[unsolved++] = left[e];
+                cycle_privately(left[e], gathered, b->buffer);
             }
-            meet(&b->team);
-        }
-        announce(gathered, gathered->right.all, gathered->cells);
-        if (is_solved(b, gathered)) {
-            s->current = 1 - s->current;
+        equations = unsolved;
+        if (equations == 0)
             return;
+        b->cycles += equations;
+        for (size_t level = gathered - 1; level > 0; level--) {
+            for (size_t e = 0; e < equations; e++)
+                go_up(b, left[e], level);
+            meet_between(b, solvers, level - 1);
+            for (size_t e = 0; e < equations; e++)
+                announce_up(&soon, left[e], level - 1);
+            read_all_soon(&soon);
         }
-        cycle_privately(s, s->gathered, b->buffer);
-        for (size_t level = s->gathered; level-- > 0;) {
-            go_up(b, s, level);
-            meet(&b->team);
+        for (size_t e = 0; e < equations; e++) {
+            go_up(b, left[e], 0);
+            left[e]->turn = 1 - left[e]->turn;
+            go_down_first(b, left[e], left[e]->level[0].unknowns[left[e]->turn].own);
         }
     }
     b->has_failed = true;
@@ -392,7 +516,7 @@ static void solve(struct bench *b, struct solver *s)
 
 static double **solution(const struct solver *s)
 {
-    return s->level[0].unknowns[s->current].own;
+    return s->level[0].unknowns[s->turn].own;
 }
 
 /* The coefficients of a level: `extra` in the diagonal beside the four neighbours. */

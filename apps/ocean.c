@@ -53,7 +53,10 @@ static const double UPPER = 1000.0, LOWER = 4000.0;             /* the layers, m
 static const double GRAVITY = 0.02, DRAG = 1e-7, FRICTION = 400.0; /* reduced; 1 / s; m^2 / s */
 static const double WIND = 1e-4 / 1000.0;                       /* stress by density and depth */
 
-enum { DIFFERENCE, MEAN, EQUATIONS };
+enum { DIFFERENCE, MEAN, EQUATIONS = MOST_EQUATIONS };
+
+/* A thread moves so many rows of the stream functions beside its own as well, for itself. */
+enum { WIDER = 2 };
 
 /* The share of the equations' solutions in the two layers' stream functions. */
 static const double OF_UPPER = 4000.0 / 5000.0, OF_LOWER = -1000.0 / 5000.0;
@@ -90,7 +93,7 @@ enum { UPPER_LAYER, LOWER_LAYER, LAYERS };
 
 /* What is shared: a piece of memory for each grid. */
 struct shared {
-    double *unknowns[EQUATIONS][MOST_LEVELS][2], *right[EQUATIONS][MOST_LEVELS];
+    double *unknowns[EQUATIONS][MOST_LEVELS][2], *right[EQUATIONS][MOST_LEVELS][2];
     double *stream[LAYERS], *before[EQUATIONS], *answer, *row_sums;
     struct sums {
         uint64_t checksum;
@@ -103,7 +106,7 @@ struct shared {
 /* A thread's view of it all. */
 struct ocean {
     struct bench bench;
-    struct span mine;
+    struct span mine, moved; /* `moved` with the rows beside */
     struct solver solvers[EQUATIONS];
     struct grid stream[LAYERS], before[EQUATIONS]; /* the last changes */
     struct grid answer; /* to a wall of height 1, and no right side */
@@ -122,22 +125,27 @@ static void make_solver(struct ocean *o, const struct shared *s, size_t equation
         struct level *l = &solver->level[solver->levels++];
         l->cells = cells;
         l->is_gathered = cells == gathered_cells;
-        if (cells >= gathered_cells) {
-            l->mine = rows_of(cells, team, team->index);
-            l->right = grid_over(s->right[equation][solver->levels - 1], team, cells, cells + 2);
-        } else {
-            l->mine = (struct span){1, cells + 1};
-            l->right = private_grid(cells);
-        }
-        if (cells > gathered_cells) {
+        l->mine = cells < gathered_cells ? (struct span){1, cells + 1}
+                                         : rows_of(cells, team, team->index);
+        if (cells > gathered_cells)
             solver->gathered = solver->levels;
-            for (size_t i = 0; i < 2; i++)
-                l->unknowns[i] = grid_over(s->unknowns[equation][solver->levels - 1][i], team,
-                                           cells, cells + 2);
-        } else {
-            l->unknowns[0] = private_grid(cells);
-        }
         set_coefficients(l, extra);
+    }
+    set_reach(solver, WIDER);
+    for (size_t level = 0; level < solver->levels; level++) {
+        struct level *l = &solver->level[level];
+        for (size_t turn = 0; turn < 2; turn++) {
+            if (level <= solver->gathered)
+                l->right[turn] = grid_over(s->right[equation][level][level == 0 ? 0 : turn], team,
+                                           l->cells, l->cells + 2, rows_beside(l));
+            if (level < solver->gathered)
+                l->unknowns[turn] = grid_over(s->unknowns[equation][level][turn], team, l->cells,
+                                              l->cells + 2, rows_beside(l));
+        }
+        if (level > solver->gathered)
+            l->right[0] = l->right[1] = private_grid(l->cells);
+        if (level >= solver->gathered)
+            l->unknowns[0] = private_grid(l->cells);
     }
 }
 
@@ -148,16 +156,14 @@ static double **layer_rows(void)
     return private_rows((size_t)n - 2, (size_t)n);
 }
 
-/* The stream function of a layer with two rows more on either side, and what is beyond the walls. */
+/* The stream function of a layer, as wide as this thread has it, and what is beyond the walls. */
 static void widen(const struct ocean *o, size_t layer)
 {
     const size_t cells = (size_t)n - 2;
-    struct level like = {.cells = cells, .mine = o->mine};
-    struct span rows = clipped(&like, o->mine.first, o->mine.end, 2);
+    struct span rows = o->moved;
     double **to = o->wide[layer], wall = 2.0 * o->walls[layer];
-    announce(&like, o->stream[layer].all, 2);
     for (size_t i = rows.first; i < rows.end; i++) {
-        memcpy(to[i] + 1, o->stream[layer].all[i] + 1, cells * sizeof(double));
+        memcpy(to[i] + 1, o->stream[layer].own[i] + 1, cells * sizeof(double));
         to[i][0] = wall - to[i][1];
         to[i][cells + 1] = wall - to[i][cells];
     }
@@ -256,8 +262,8 @@ static void find_right_sides(const struct ocean *o)
     find_potential(o);
     double *upper = o->bench.buffer + n, *lower = o->bench.buffer + 2 * n;
     for (size_t i = o->mine.first; i < o->mine.end; i++) {
-        double *difference = o->solvers[DIFFERENCE].level[0].right.own[i];
-        double *mean = o->solvers[MEAN].level[0].right.own[i];
+        double *difference = o->solvers[DIFFERENCE].level[0].right[0].own[i];
+        double *mean = o->solvers[MEAN].level[0].right[0].own[i];
         tendency_row(o, i, upper, lower);
         for (size_t j = 1; j + 1 < (size_t)n; j++) {
             difference[j] = CELL * CELL * (upper[j] - lower[j]);
@@ -308,7 +314,7 @@ static void change(struct ocean *o, bool is_first)
     double by = is_first ? STEP : 1.5 * STEP, less = is_first ? 0.0 : 0.5 * STEP;
     double **differences = solution(&o->solvers[DIFFERENCE]);
     double **means = solution(&o->solvers[MEAN]);
-    for (size_t i = o->mine.first; i < o->mine.end; i++) {
+    for (size_t i = o->moved.first; i < o->moved.end; i++) {
         double *difference_before = o->before[DIFFERENCE].own[i];
         double *mean_before = o->before[MEAN].own[i];
         double *upper = o->stream[UPPER_LAYER].own[i], *lower = o->stream[LOWER_LAYER].own[i];
@@ -335,11 +341,10 @@ static void move(struct ocean *o)
     for (long step = 0; step < steps; step++) {
         find_right_sides(o);
         meet(&o->bench.team);
-        solve(&o->bench, &o->solvers[DIFFERENCE]);
+        solve(&o->bench, o->solvers, EQUATIONS);
         give_row_sums(o, solution(&o->solvers[DIFFERENCE]));
-        solve(&o->bench, &o->solvers[MEAN]); /* has barriers */
-        change(o, step == 0);
         meet(&o->bench.team);
+        change(o, step == 0);
     }
 }
 
@@ -350,10 +355,10 @@ static void find_answer(struct ocean *o)
     double extra = s->level[0].diagonal[0][2] - 4.0;
     for (size_t i = o->mine.first; i < o->mine.end; i++)
         for (size_t j = 1; j + 1 < (size_t)n; j++)
-            s->level[0].right.own[i][j] = extra;
+            s->level[0].right[0].own[i][j] = extra;
     meet(&o->bench.team);
-    solve(&o->bench, s);
-    for (size_t i = o->mine.first; i < o->mine.end; i++)
+    solve(&o->bench, s, 1);
+    for (size_t i = o->moved.first; i < o->moved.end; i++)
         for (size_t j = 1; j + 1 < (size_t)n; j++) {
             o->answer.own[i][j] = 1.0 + solution(s)[i][j];
             s->level[0].unknowns[0].own[i][j] = s->level[0].unknowns[1].own[i][j] = 0.0;
@@ -371,22 +376,23 @@ static struct ocean *make_ocean(const struct shared *s, struct team team)
     struct ocean *o = private_zeroed(sizeof *o);
     o->bench.team = team;
     o->mine = rows_of(cells, &team, team.index);
+    o->moved = clipped(&(struct level){.cells = cells}, o->mine.first, o->mine.end, WIDER);
     o->bench.buffer = private_zeroed(4 * width * sizeof(double));
     o->bench.zeros = private_zeroed((cells + 2) * sizeof(double *));
     for (size_t i = 0; i < cells + 2; i++)
         o->bench.zeros[i] = i == 0 ? private_zeroed(width * sizeof(double)) : o->bench.zeros[0];
     for (size_t equation = 0; equation < EQUATIONS; equation++) {
         make_solver(o, s, equation);
-        o->before[equation] = grid_over(s->before[equation], &team, cells, width);
+        o->before[equation] = grid_over(s->before[equation], &team, cells, width, WIDER);
     }
-    o->answer = grid_over(s->answer, &team, cells, width);
-    o->row_sums = grid_over(s->row_sums, &team, cells, 1);
+    o->answer = grid_over(s->answer, &team, cells, width, WIDER);
+    o->row_sums = grid_over(s->row_sums, &team, cells, 1, 0);
     for (size_t layer = 0; layer < LAYERS; layer++) {
-        o->stream[layer] = grid_over(s->stream[layer], &team, cells, width);
+        o->stream[layer] = grid_over(s->stream[layer], &team, cells, width, WIDER);
         o->wide[layer] = layer_rows();
         o->vorticity[layer] = layer_rows();
         o->potential[layer] = layer_rows();
-        for (size_t i = o->mine.first; i < o->mine.end; i++)
+        for (size_t i = o->moved.first; i < o->moved.end; i++)
             for (size_t j = 1; j <= cells; j++) {
                 o->stream[layer].own[i][j] = initial(layer, i, j);
                 o->before[layer].own[i][j] = 0.0; /* there are as many equations as layers */
@@ -431,9 +437,9 @@ static void work(void *argument)
     }
     find_right_sides(o); /* for the checks: those of a next step, and their solutions */
     barrier();
+    solve(&o->bench, o->solvers, EQUATIONS);
     for (size_t equation = 0; equation < EQUATIONS; equation++) {
-        solve(&o->bench, &o->solvers[equation]);
-        if (o->solvers[equation].current != 0) /* where the checks look for them */
+        if (o->solvers[equation].turn != 0) /* where the checks look for them */
             for (size_t i = o->mine.first; i < o->mine.end; i++)
                 memcpy(o->solvers[equation].level[0].unknowns[0].own[i],
                        solution(&o->solvers[equation])[i], (size_t)n * sizeof(double));
@@ -575,10 +581,10 @@ static void look(struct view *v, const struct shared *s, const struct team *team
 {
     const size_t cells = (size_t)n - 2, width = (size_t)n;
     for (size_t layer = 0; layer < LAYERS; layer++) {
-        v->stream[layer] = grid_over(s->stream[layer], team, cells, width);
+        v->stream[layer] = grid_over(s->stream[layer], team, cells, width, 0);
         v->walls[layer] = s->sums->walls[layer];
-        v->right[layer] = grid_over(s->right[layer][0], team, cells, width);
-        v->unknowns[layer] = grid_over(s->unknowns[layer][0][0], team, cells, width);
+        v->right[layer] = grid_over(s->right[layer][0][0], team, cells, width, 0);
+        v->unknowns[layer] = grid_over(s->unknowns[layer][0][0], team, cells, width, 0);
     }
 }
 
@@ -632,12 +638,15 @@ static bool allocate(struct shared *s, const struct team *team, void *(*get)(siz
         good = good && get_grid(fields[field], team, cells, (size_t)n, get);
     for (size_t equation = 0; equation < EQUATIONS; equation++) {
         size_t rows = cells;
-        for (size_t level = 0; rows >= gathered_cells; level++, rows /= 2) {
-            good = good && get_grid(&s->right[equation][level], team, rows, rows + 2, get);
-            for (size_t i = 0; i < 2 && rows > gathered_cells; i++)
-                good = good &&
-                       get_grid(&s->unknowns[equation][level][i], team, rows, rows + 2, get);
-        }
+        for (size_t level = 0; rows >= gathered_cells; level++, rows /= 2)
+            for (size_t turn = 0; turn < 2; turn++) {
+                if (level > 0 || turn == 0) /* nothing writes the first while equations are solved */
+                    good = good &&
+                           get_grid(&s->right[equation][level][turn], team, rows, rows + 2, get);
+                if (rows > gathered_cells)
+                    good = good &&
+                           get_grid(&s->unknowns[equation][level][turn], team, rows, rows + 2, get);
+            }
     }
     good = good && get_grid(&s->row_sums, team, cells, 1, get);
     good = good && (s->sums = get(sizeof *s->sums, LEAST_UNIT)) != NULL;
