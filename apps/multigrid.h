@@ -79,9 +79,11 @@ static size_t section(size_t rows, size_t width, const struct team *team)
 /*
  * The rows of a grid, 0 to rows + 1. In `all` are those of all threads, as they were at the last
  * barrier; in `own` this thread's and private ones beside them. Without `own` they are read only.
+ * In `known` are those of `own` that this thread has computed as well as their owners have, as far
+ * as `know` was told, and else those of `all`.
  */
 struct grid {
-    double **all, **own;
+    double **all, **own, **known;
 };
 
 /*
@@ -104,7 +106,8 @@ enum { MOST_LEVELS = 15, MOST_EQUATIONS = 2 };
 
 /* A multigrid for one of the equations; the solution are the finest level's unknowns[turn]. */
 struct solver {
-    size_t levels, gathered, turn; /* the level that is gathered, and those behind it, are private */
+    size_t levels, gathered; /* the level that is gathered, and those behind it, are private */
+    size_t turn;
     struct level level[MOST_LEVELS];
 };
 
@@ -147,6 +150,7 @@ static struct grid grid_over(double *memory, const struct team *team, size_t row
                              size_t beside)
 {
     struct grid grid = {private_zeroed((rows + 2) * sizeof(double *)),
+                        private_zeroed((rows + 2) * sizeof(double *)),
                         private_zeroed((rows + 2) * sizeof(double *))};
     grid.all[0] = grid.all[rows + 1] = private_zeroed(width * sizeof(double));
     grid.own[0] = grid.own[rows + 1] = grid.all[0];
@@ -165,13 +169,20 @@ static struct grid grid_over(double *memory, const struct team *team, size_t row
     for (size_t i = own.first > beside ? own.first - beside : 1; i < own.end + beside && i <= rows; i++)
         if (grid.own[i] == NULL)
             grid.own[i] = private_zeroed(width * sizeof(double));
+    memcpy(grid.known, grid.all, (rows + 2) * sizeof(double *));
     return grid;
+}
+
+static void know(struct grid *grid, struct span rows)
+{
+    for (size_t i = rows.first; i < rows.end; i++)
+        grid->known[i] = grid->own[i];
 }
 
 static struct grid private_grid(size_t cells)
 {
     double **rows = private_rows(cells, cells + 2);
-    return (struct grid){rows, rows};
+    return (struct grid){rows, rows, rows};
 }
 
 /* ---- Relaxation ------------------------------------------------------------------------------ */
@@ -208,7 +219,8 @@ static struct span clipped(const struct level *l, size_t first, size_t end, size
 static void relax_colour(const struct level *l, double **right, double *buffer, double **from,
                          double **to, size_t i, size_t colour)
 {
-    relax_row(buffer, to[i], from[i - 1], from[i], from[i + 1], right[i], l->diagonal[at_wall(l, i)], l->weight[at_wall(l, i)][(i + colour) % 2], l->cells);
+    relax_row(buffer, to[i], from[i - 1], from[i], from[i + 1], right[i], l->diagonal[at_wall(l, i)],
+              l->weight[at_wall(l, i)][(i + colour) % 2], l->cells);
 }
 
 /* All sweeps of a visit, so that the rows first <= i < end are right. The first colour goes from
@@ -321,24 +333,21 @@ static void cycle_privately(struct solver *s, size_t level, double *buffer)
     relax(l, right, buffer, rows, rows, 1, end, SWEEPS);
 }
 
-/* Rows that will be read soon, which lie apart where another thread's begin. */
-static void announce_rows(struct soon *soon, const struct level *l, double **all, size_t first,
-                          size_t end)
-{
-    const size_t width = l->cells + 2;
-    for (size_t i = first, next; i < end; i = next) {
-        for (next = i + 1; next < end && all[next] == all[next - 1] + width;)
-            next++;
-        add_to_soon(soon, all[i], (next - i) * width * sizeof(double));
-    }
-}
-
-/* Rows that the neighbours have and this thread will read soon. */
-static void announce(struct soon *soon, const struct level *l, double **all, size_t reach)
+/* Which of the rows in `from` will be read soon and are other threads': so many beside this
+ * thread's. They lie apart where another thread's begin. */
+static void announce(struct soon *soon, const struct level *l, const struct grid *grid, double **from,
+                     size_t reach)
 {
     struct span wide = clipped(l, l->mine.first, l->mine.end, reach);
-    announce_rows(soon, l, all, wide.first, l->mine.first);
-    announce_rows(soon, l, all, l->mine.end, wide.end);
+    const size_t width = l->cells + 2;
+    for (size_t i = wide.first, next; i < wide.end; i = next) {
+        next = i + 1;
+        if (from[i] == grid->own[i])
+            continue;
+        while (next < wide.end && from[next] == from[next - 1] + width && from[next] != grid->own[next])
+            next++;
+        add_to_soon(soon, from[i], (next - i) * width * sizeof(double));
+    }
 }
 
 /* How many rows beside a thread's own it must make right at each level, so that all that follows
@@ -396,13 +405,13 @@ static void go_down_first(const struct bench *b, const struct solver *s, double 
 static void go_up(const struct bench *b, const struct solver *s, size_t level)
 {
     const struct level *l = &s->level[level], *coarser = l + 1;
-    double **from = l->unknowns[s->turn].all, **to = l->unknowns[1 - s->turn].own, **coarse;
+    double **from = l->unknowns[s->turn].known, **to = l->unknowns[1 - s->turn].own, **coarse;
     coarse = coarser->is_gathered ? coarser->unknowns[0].own
              : l->meets           ? coarser->unknowns[1 - s->turn].all
                                   : coarser->unknowns[1 - s->turn].own;
     struct span rows = clipped(l, l->mine.first, l->mine.end, l->up);
     correct_rows(l, coarser, coarse, from, to, clipped(l, rows.first, rows.end, REACH), b->buffer);
-    relax(l, l->right[s->turn].all, b->buffer, to, to, rows.first, rows.end, SWEEPS);
+    relax(l, l->right[s->turn].known, b->buffer, to, to, rows.first, rows.end, SWEEPS);
 }
 
 /* Meets the others where a level and the next one need it. */
@@ -434,19 +443,19 @@ static void announce_down(struct soon *soon, const struct solver *s, size_t leve
 {
     const struct level *l = &s->level[level];
     if (level == 0)
-        announce(soon, l, l->unknowns[1 - s->turn].all, l->down + REACH);
+        announce(soon, l, &l->unknowns[1 - s->turn], l->unknowns[1 - s->turn].all, l->down + REACH);
     if (level == 0 || l[-1].meets)
-        announce(soon, l, l->right[s->turn].all, l->down + REACH - 1);
+        announce(soon, l, &l->right[s->turn], l->right[s->turn].all, l->down + REACH - 1);
 }
 
 /* What a cycle reads of other threads' between its ways down and up. */
 static void announce_turn(struct soon *soon, const struct solver *s)
 {
     const struct level *gathered = &s->level[s->gathered];
-    announce(soon, gathered, gathered->right[s->turn].all, gathered->cells);
+    announce(soon, gathered, &gathered->right[s->turn], gathered->right[s->turn].all, gathered->cells);
     for (const struct level *l = gathered; l-- > s->level;) {
-        announce(soon, l, l->unknowns[s->turn].all, l->up + REACH);
-        announce(soon, l, l->right[s->turn].all, l->up + REACH - 1);
+        announce(soon, l, &l->unknowns[s->turn], l->unknowns[s->turn].known, l->up + REACH);
+        announce(soon, l, &l->right[s->turn], l->right[s->turn].known, l->up + REACH - 1);
     }
 }
 
@@ -455,7 +464,8 @@ static void announce_up(struct soon *soon, const struct solver *s, size_t level)
 {
     const struct level *l = &s->level[level], *coarser = l + 1;
     if (!coarser->is_gathered && l->meets)
-        announce(soon, coarser, coarser->unknowns[1 - s->turn].all, (l->up + REACH) / 2 + 1);
+        announce(soon, coarser, &coarser->unknowns[1 - s->turn], coarser->unknowns[1 - s->turn].all,
+                 (l->up + REACH) / 2 + 1);
 }
 
 /* Cycles through all levels until all equations hold. The right sides are there, and the unknowns

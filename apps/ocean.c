@@ -138,9 +138,14 @@ static void make_solver(struct ocean *o, const struct shared *s, size_t equation
             if (level <= solver->gathered)
                 l->right[turn] = grid_over(s->right[equation][level][level == 0 ? 0 : turn], team,
                                            l->cells, l->cells + 2, rows_beside(l));
-            if (level < solver->gathered)
+            if (level < solver->gathered) {
                 l->unknowns[turn] = grid_over(s->unknowns[equation][level][turn], team, l->cells,
                                               l->cells + 2, rows_beside(l));
+                know(&l->unknowns[turn], clipped(l, l->mine.first, l->mine.end, l->down));
+                if (level > 0 && !l[-1].meets)
+                    know(&l->right[turn],
+                         clipped(l, l->mine.first, l->mine.end, l->down + REACH - 1));
+            }
         }
         if (level > solver->gathered)
             l->right[0] = l->right[1] = private_grid(l->cells);
