@@ -12,9 +12,9 @@
  *
  * Every thread has a block of rows of each field. A relaxation reads some rows more on both sides
  * than it has, from its neighbours, and computes again privately what these compute there at the
- * same time: so several sweeps need one barrier and not one each. Grids that are small enough each
- * thread relaxes whole, for itself. Every number is computed by the same operations whoever does
- * it, so nothing depends on how many threads there are.
+ * same time: so a whole cycle needs one barrier, or a few on large grids, and both equations share
+ * it. Grids that are small enough each thread relaxes whole, for itself. Every number is computed
+ * by the same operations whoever does it, so nothing depends on how many threads there are.
  *
  * A field has (n - 2)^2 cells with walls around. Outside of a wall a value is such that the mean
  * with the one inside is the wall's: 0 for what the equations are solved for, and vorticity.

@@ -266,8 +266,7 @@ fn prefetch(call: &str, ranges: &[(usize, usize)]) -> c_int {
         note(&format!("{call}: expected a call between hiroba_init and hiroba_finalize, got one outside"));
         return -libc::EPERM;
     };
-    let Err(start) = runtime.prefetch(ranges) else { return 0 };
-    let bytes = ranges.iter().find(|range| range.0 == start).map_or(0, |range| range.1);
+    let Err((start, bytes)) = runtime.prefetch(ranges) else { return 0 };
     note(&format!("{call}: expected {bytes} bytes in the shared address space, got those from 0x{start:x}"));
     -libc::EFAULT
 }

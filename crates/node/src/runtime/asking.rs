@@ -278,16 +278,19 @@ impl Runtime {
         }
     }
 
-    /// Hints that some bytes at each of some addresses will be read soon. The address of a range that is not in shared memory, if there
-    /// is one: then nothing is hinted.
-    pub fn prefetch(&self, ranges: &[(usize, usize)]) -> Result<(), usize> {
+    /// Hints that these ranges, each an address and so many bytes, will be read soon.
+    ///
+    /// # Errors
+    ///
+    /// The first range that is not in shared memory: then nothing is hinted.
+    pub fn prefetch(&self, ranges: &[(usize, usize)]) -> Result<(), (usize, usize)> {
         let pages_of = |&(address, bytes): &(usize, usize)| {
             let last =
                 address.checked_add(bytes.saturating_sub(1)).and_then(|last| self.memory.page_of(last));
-            let (first, last) = self.memory.page_of(address).zip(last).ok_or(address)?;
+            let (first, last) = self.memory.page_of(address).zip(last).ok_or((address, bytes))?;
             Ok(PageRange { first, count: if bytes == 0 { 0 } else { last.0 - first.0 + 1 } })
         };
-        let mut pages = ranges.iter().map(pages_of).collect::<Result<Vec<PageRange>, usize>>()?;
+        let mut pages = ranges.iter().map(pages_of).collect::<Result<Vec<PageRange>, (usize, usize)>>()?;
         pages.retain(|pages| pages.count > 0);
         if !pages.is_empty() && self.has_fabric() {
             let _inside = (self.trace_other(), self.account.enter(&self.threads, TimeClass::Other));
