@@ -16,75 +16,15 @@
 #ifndef HIROBA_APPS_MULTIGRID_H
 #define HIROBA_APPS_MULTIGRID_H
 
-#include "common.h"
+#include "grids.h"
 
-/* ---- Fields ---------------------------------------------------------------------------------- */
-
-/* Who computes: one of the threads, or alone once more for the checks. */
-struct team {
-    size_t index, count;
-    bool is_real;
-};
-
-static void meet(const struct team *team)
-{
-    if (team->is_real)
-        barrier();
-}
-
-/* The largest grid that each thread relaxes whole has so many rows and columns of cells. */
-static size_t gathered_cells;
-enum { MOST_GATHERED = 64 };
+/* ---- Levels ---------------------------------------------------------------------------------- */
 
 /* Up to so many cells an edge threads do not meet between a grid and the next coarser one. */
 enum { MOST_UNMET = 256 };
 
-/* A thread's rows, from 1, of a grid no smaller than that: whole ones of that, so that the rows of
- * which it makes a coarser grid's are its own. */
-static struct span rows_of(size_t rows, const struct team *team, size_t index)
-{
-    struct span span = share_of(gathered_cells, index, team->count);
-    size_t scale = rows / gathered_cells;
-    return (struct span){span.first * scale + 1, span.end * scale + 1};
-}
-
 enum { SWEEPS = 2 }; /* before and after the coarser grid, red and black each */
 enum { REACH = 2 * SWEEPS }; /* rows more on either side that these need than they make right */
-
-/* The most rows of a grid that one thread has. */
-static size_t most_rows(size_t rows, const struct team *team)
-{
-    return (gathered_cells + team->count - 1) / team->count * (rows / gathered_cells);
-}
-
-enum { LEAST_UNIT = 4096, MOST_UNIT = 8192 };
-
-/* What of a grid travels at once, in bytes: no more than about what others read, and not much at
- * that, or they get rows they do not need, or what is behind a thread's last row. */
-static size_t unit_of(size_t rows, size_t width, const struct team *team)
-{
-    size_t read = rows == gathered_cells ? most_rows(rows, team) : 2 * REACH + 1, unit = LEAST_UNIT;
-    while (unit < MOST_UNIT && unit < read * width * sizeof(double))
-        unit *= 2;
-    return unit;
-}
-
-/* Doubles that a thread's rows take, up to the end of a unit. */
-static size_t section(size_t rows, size_t width, const struct team *team)
-{
-    size_t unit = unit_of(rows, width, team) / sizeof(double);
-    return (most_rows(rows, team) * width + unit - 1) / unit * unit;
-}
-
-/*
- * The rows of a grid, 0 to rows + 1. In `all` are those of all threads, as they were at the last
- * barrier; in `own` this thread's and private ones beside them. Without `own` they are read only.
- * In `known` are those of `own` that this thread has computed as well as their owners have, as far
- * as `know` was told, and else those of `all`.
- */
-struct grid {
-    double **all, **own, **known;
-};
 
 /*
  * One level of a multigrid: unknowns and right sides, rows and columns 0 to cells + 1. Where they
@@ -95,6 +35,7 @@ struct level {
     size_t cells;
     bool is_gathered; /* the right sides are shared, and each thread has unknowns of its own */
     bool meets;       /* threads meet between this level and the next, down and up */
+    bool makes_right; /* each thread makes right sides beside its own itself, as far as it needs */
     size_t down, up;  /* rows beside its own that a thread makes right, on its way down and up */
     struct span mine;
     struct grid unknowns[2], right[2];
@@ -104,10 +45,21 @@ struct level {
 
 enum { MOST_LEVELS = 15, MOST_EQUATIONS = 2 };
 
+/* What travels with the right sides of the gathered grid: in columns from the first and the last
+ * cell's on. */
+enum { RESIDUAL = 0, RIGHT = 1, SUM = 2, GATHERED_WIDTH = 3 };
+
+/* Doubles from a row of right sides to the next. */
+static size_t right_width(const struct level *l)
+{
+    return l->cells + (l->is_gathered ? GATHERED_WIDTH : 2);
+}
+
 /* A multigrid for one of the equations; the solution are the finest level's unknowns[turn]. */
 struct solver {
     size_t levels, gathered; /* the level that is gathered, and those behind it, are private */
     size_t turn;
+    bool is_summed; /* the solution's sum is wanted as well */
     struct level level[MOST_LEVELS];
 };
 
@@ -119,71 +71,6 @@ struct bench {
     uint64_t cycles; /* so many were made */
     bool has_failed; /* an equation was not solved in MOST_CYCLES */
 };
-
-/* ---- Memory ---------------------------------------------------------------------------------- */
-
-/* A thread's own memory, which lives until the program ends. */
-static void *private_zeroed(size_t bytes)
-{
-    const size_t line = 64;
-    size_t whole = (bytes + line - 1) / line * line;
-    void *memory = aligned_alloc(line, whole);
-    if (memory == NULL) {
-        fprintf(stderr, "%s: no memory for a thread's own rows\n", program);
-        exit(1);
-    }
-    return memset(memory, 0, whole);
-}
-
-static double **private_rows(size_t rows, size_t width)
-{
-    double **table = private_zeroed((rows + 2) * sizeof *table);
-    double *memory = private_zeroed((rows + 2) * width * sizeof *memory);
-    for (size_t i = 0; i < rows + 2; i++)
-        table[i] = memory + i * width;
-    return table;
-}
-
-/* The rows of a grid in memory for so many threads, and so many private ones beside this thread's
- * own; those at the walls are a row of zeros. */
-static struct grid grid_over(double *memory, const struct team *team, size_t rows, size_t width,
-                             size_t beside)
-{
-    struct grid grid = {private_zeroed((rows + 2) * sizeof(double *)),
-                        private_zeroed((rows + 2) * sizeof(double *)),
-                        private_zeroed((rows + 2) * sizeof(double *))};
-    grid.all[0] = grid.all[rows + 1] = private_zeroed(width * sizeof(double));
-    grid.own[0] = grid.own[rows + 1] = grid.all[0];
-    for (size_t thread = 0; thread < team->count; thread++) {
-        struct span span = rows_of(rows, team, thread);
-        size_t room = section(rows, width, team), used = (span.end - span.first) * width;
-        /* Who has a neighbour behind it ends with a unit, so that this reads as few as may be. */
-        double *start = memory + thread * room + (thread + 1 < team->count ? room - used : 0);
-        for (size_t i = span.first; i < span.end; i++) {
-            grid.all[i] = start + (i - span.first) * width;
-            if (thread == team->index)
-                grid.own[i] = grid.all[i];
-        }
-    }
-    struct span own = rows_of(rows, team, team->index);
-    for (size_t i = own.first > beside ? own.first - beside : 1; i < own.end + beside && i <= rows; i++)
-        if (grid.own[i] == NULL)
-            grid.own[i] = private_zeroed(width * sizeof(double));
-    memcpy(grid.known, grid.all, (rows + 2) * sizeof(double *));
-    return grid;
-}
-
-static void know(struct grid *grid, struct span rows)
-{
-    for (size_t i = rows.first; i < rows.end; i++)
-        grid->known[i] = grid->own[i];
-}
-
-static struct grid private_grid(size_t cells)
-{
-    double **rows = private_rows(cells, cells + 2);
-    return (struct grid){rows, rows, rows};
-}
 
 /* ---- Relaxation ------------------------------------------------------------------------------ */
 
@@ -339,7 +226,7 @@ static void announce(struct soon *soon, const struct level *l, const struct grid
                      size_t reach)
 {
     struct span wide = clipped(l, l->mine.first, l->mine.end, reach);
-    const size_t width = l->cells + 2;
+    const size_t width = right_width(l); /* unknowns of a gathered level are not read */
     for (size_t i = wide.first, next; i < wide.end; i = next) {
         next = i + 1;
         if (from[i] == grid->own[i])
@@ -350,21 +237,41 @@ static void announce(struct soon *soon, const struct level *l, const struct grid
     }
 }
 
+/* Rows beside a thread's own that the way up needs of the next level, to make `up` right. */
+static size_t coarser_beside(const struct level *l)
+{
+    return (l->up + REACH) / 2 + 1;
+}
+
 /* How many rows beside a thread's own it must make right at each level, so that all that follows
- * until threads meet is right as well, and so many rows of the solution. */
-static void set_reach(struct solver *s, size_t beside)
+ * until threads meet is right as well. */
+static void set_reach(struct solver *s)
 {
     for (size_t level = s->gathered; level-- > 0;) {
         struct level *l = &s->level[level];
         l->meets = level + 1 == s->gathered || l->cells > MOST_UNMET;
         l->down = l->meets ? 1 : 2 * (l[1].down + REACH - 1) + 1;
     }
-    s->level[0].down = s->level[0].down > beside ? s->level[0].down : beside;
     s->level[0].up = s->level[0].down + REACH;
+    s->level[0].makes_right = true;
     for (size_t level = 1; level < s->gathered; level++) {
         struct level *l = &s->level[level];
-        l->up = l[-1].meets ? 0 : (l[-1].up + REACH) / 2 + 1;
+        l->up = l[-1].meets ? 0 : coarser_beside(l - 1);
+        l->makes_right = !l[-1].meets;
     }
+}
+
+/* Rows beside a thread's own whose right sides it must have made before `solve`. */
+static size_t right_beside(const struct solver *s)
+{
+    return s->level[0].up + REACH - 1;
+}
+
+/* Rows beside a thread's own that it has of the solution: enough for what follows from it, from
+ * cell to cell and once more, to be right where the next right sides are. */
+static size_t solved_beside(const struct solver *s)
+{
+    return right_beside(s) + 2;
 }
 
 /* Rows beside a thread's own that it writes privately. */
@@ -373,15 +280,63 @@ static size_t rows_beside(const struct level *l)
     return (l->down > l->up ? l->down : l->up) + REACH;
 }
 
+/* Which unknowns of a level others read: as `announce_turn` says, and `announce_up` above it. */
+static struct reach unknowns_read(const struct solver *s, size_t level)
+{
+    const struct level *l = &s->level[level];
+    struct reach reach = {l->down + 1, level == 0 ? solved_beside(s) : l->up + REACH};
+    if (level > 0 && l[-1].meets) {
+        size_t farthest = coarser_beside(l - 1);
+        reach.nearest = 1;
+        reach.farthest = farthest > reach.farthest ? farthest : reach.farthest;
+    }
+    return reach;
+}
+
+/* The same of its right sides. */
+static struct reach right_read(const struct level *l)
+{
+    if (l->is_gathered)
+        return EVERYWHERE;
+    return (struct reach){l->makes_right ? l->down + REACH : 1, l->up + REACH - 1};
+}
+
+/* Lays out the grids of a solver: of both turns what is read first behind a barrier first. */
+static void lay_out_levels(struct solver *s, struct arena *arena, const struct team *team)
+{
+    struct level *finest = s->level;
+    finest->right[0] = finest->right[1] =
+        lay_out(arena, team, finest->cells, finest->cells + 2, rows_beside(finest), NOWHERE);
+    for (size_t turn = 0; turn < 2; turn++)
+        for (size_t level = s->gathered; level-- > 0;) {
+            struct level *l = s->level + level, *coarser = l + 1;
+            if (l->meets)
+                begin_unit(arena);
+            coarser->right[turn] = lay_out(arena, team, coarser->cells, right_width(coarser),
+                                           rows_beside(coarser), right_read(coarser));
+            l->unknowns[turn] = lay_out(arena, team, l->cells, l->cells + 2, rows_beside(l),
+                                        unknowns_read(s, level));
+        }
+    if (arena->memory == NULL)
+        return;
+    for (struct level *l = s->level; l < s->level + s->gathered; l++)
+        for (size_t turn = 0; turn < 2; turn++) {
+            know(&l->unknowns[turn], clipped(l, l->mine.first, l->mine.end, l->down));
+            if (l == finest)
+                know(&l->right[turn], clipped(l, l->mine.first, l->mine.end, right_beside(s)));
+            else if (l->makes_right)
+                know(&l->right[turn], clipped(l, l->mine.first, l->mine.end, l->down + REACH - 1));
+        }
+}
+
 /* Relaxes a shared level's unknowns of this turn, and makes the right sides of the next level.
  * `most` becomes the largest residual and right side. */
 static void go_down(const struct bench *b, const struct solver *s, size_t level, double **from,
                     double most[2])
 {
     const struct level *l = &s->level[level], *coarser = l + 1;
-    double **to = l->unknowns[s->turn].own, **right = l->right[s->turn].all;
-    if (level > 0 && !l[-1].meets)
-        right = l->right[s->turn].own; /* what the level above made of them, the private ones too */
+    double **to = l->unknowns[s->turn].own;
+    double **right = l->makes_right ? l->right[s->turn].own : l->right[s->turn].all;
     struct span rows = clipped(l, l->mine.first, l->mine.end, l->down);
     relax(l, right, b->buffer, from, to, rows.first, rows.end, SWEEPS);
     struct span coarse = clipped(coarser, coarser->mine.first, coarser->mine.end,
@@ -390,15 +345,39 @@ static void go_down(const struct bench *b, const struct solver *s, size_t level,
     restrict_residuals(l, right, to, coarser->right[s->turn].own, coarse, b->buffer, most);
 }
 
+/* The sum of a row, in an order that suits vectors. */
+static double row_sum(const double *row, size_t cells)
+{
+    enum { WIDTH = 8 };
+    double sums[WIDTH] = {0.0}, sum = 0.0;
+    size_t j = 1;
+    for (; j + WIDTH <= cells + 1; j += WIDTH)
+        for (size_t k = 0; k < WIDTH; k++)
+            sums[k] += row[j + k];
+    for (; j <= cells; j++)
+        sum += row[j];
+    for (size_t k = 0; k < WIDTH; k++)
+        sum += sums[k];
+    return sum;
+}
+
 /* The way down on the finest grid, whose residuals tell whether the equations hold. They travel
- * with the right sides of the grid that all read, in the columns outside of the walls. */
+ * with the right sides of the grid that all read, in columns outside of the walls, as do the sums
+ * of what is on the finest grid where those are. */
 static void go_down_first(const struct bench *b, const struct solver *s, double **from)
 {
-    const struct level *gathered = &s->level[s->gathered];
-    double most[2], *row = gathered->right[s->turn].own[gathered->mine.first];
+    const struct level *l = s->level, *gathered = l + s->gathered;
+    const size_t scale = l->cells / gathered->cells;
+    double most[2], **rows = gathered->right[s->turn].own;
     go_down(b, s, 0, from, most);
-    row[0] = most[0];
-    row[gathered->cells + 1] = most[1];
+    rows[gathered->mine.first][RESIDUAL] = most[0];
+    rows[gathered->mine.first][gathered->cells + RIGHT] = most[1];
+    for (size_t i = gathered->mine.first; s->is_summed && i < gathered->mine.end; i++) {
+        double sum = 0.0;
+        for (size_t fine = (i - 1) * scale + 1; fine <= i * scale; fine++)
+            sum += row_sum(l->unknowns[s->turn].own[fine], l->cells);
+        rows[i][gathered->cells + SUM] = sum;
+    }
 }
 
 /* Corrects a shared level by what the next one says, and relaxes it, all into the other unknowns. */
@@ -432,8 +411,8 @@ static bool holds(const struct bench *b, const struct solver *s)
     for (size_t thread = 0; thread < b->team.count; thread++) {
         const double *row =
             gathered->right[s->turn].all[rows_of(gathered->cells, &b->team, thread).first];
-        residual = row[0] > residual ? row[0] : residual;
-        right = row[gathered->cells + 1] > right ? row[gathered->cells + 1] : right;
+        residual = row[RESIDUAL] > residual ? row[RESIDUAL] : residual;
+        right = row[gathered->cells + RIGHT] > right ? row[gathered->cells + RIGHT] : right;
     }
     return residual <= TOLERANCE * right;
 }
@@ -442,9 +421,7 @@ static bool holds(const struct bench *b, const struct solver *s)
 static void announce_down(struct soon *soon, const struct solver *s, size_t level)
 {
     const struct level *l = &s->level[level];
-    if (level == 0)
-        announce(soon, l, &l->unknowns[1 - s->turn], l->unknowns[1 - s->turn].all, l->down + REACH);
-    if (level == 0 || l[-1].meets)
+    if (!l->makes_right)
         announce(soon, l, &l->right[s->turn], l->right[s->turn].all, l->down + REACH - 1);
 }
 
@@ -454,7 +431,8 @@ static void announce_turn(struct soon *soon, const struct solver *s)
     const struct level *gathered = &s->level[s->gathered];
     announce(soon, gathered, &gathered->right[s->turn], gathered->right[s->turn].all, gathered->cells);
     for (const struct level *l = gathered; l-- > s->level;) {
-        announce(soon, l, &l->unknowns[s->turn], l->unknowns[s->turn].known, l->up + REACH);
+        announce(soon, l, &l->unknowns[s->turn], l->unknowns[s->turn].known,
+                 l == s->level ? solved_beside(s) : l->up + REACH);
         announce(soon, l, &l->right[s->turn], l->right[s->turn].known, l->up + REACH - 1);
     }
 }
@@ -465,11 +443,12 @@ static void announce_up(struct soon *soon, const struct solver *s, size_t level)
     const struct level *l = &s->level[level], *coarser = l + 1;
     if (!coarser->is_gathered && l->meets)
         announce(soon, coarser, &coarser->unknowns[1 - s->turn], coarser->unknowns[1 - s->turn].all,
-                 (l->up + REACH) / 2 + 1);
+                 coarser_beside(l));
 }
 
-/* Cycles through all levels until all equations hold. The right sides are there, and the unknowns
- * some guess. The equations have as many levels. Collective. */
+/* Cycles through all levels until all equations hold. The right sides are there, also
+ * `right_beside` each thread's own, and the unknowns some guess. The equations have as many levels.
+ * Collective. */
 static void solve(struct bench *b, struct solver *solvers, size_t equations)
 {
     struct solver *left[MOST_EQUATIONS]; /* that are not solved yet */
@@ -479,11 +458,8 @@ static void solve(struct bench *b, struct solver *solvers, size_t equations)
     for (size_t e = 0; e < equations; e++) {
         left[e] = solvers + e;
         left[e]->turn = 1 - left[e]->turn;
-        announce_down(&soon, left[e], 0);
+        go_down_first(b, left[e], left[e]->level[0].unknowns[1 - left[e]->turn].known);
     }
-    read_all_soon(&soon);
-    for (size_t e = 0; e < equations; e++)
-        go_down_first(b, left[e], left[e]->level[0].unknowns[1 - left[e]->turn].all);
     for (size_t cycle = 0; cycle < MOST_CYCLES; cycle++) {
         for (size_t level = 1; level < gathered; level++) {
             meet_between(b, solvers, level - 1);
@@ -524,9 +500,20 @@ static void solve(struct bench *b, struct solver *solvers, size_t equations)
     b->has_failed = true;
 }
 
+/* The rows of the solution: this thread's own, and those `solved_beside` them. */
 static double **solution(const struct solver *s)
 {
-    return s->level[0].unknowns[s->turn].own;
+    return s->level[0].unknowns[s->turn].known;
+}
+
+/* The sum of the whole solution, if that is wanted. */
+static double solution_sum(const struct solver *s)
+{
+    const struct level *gathered = &s->level[s->gathered];
+    double sum = 0.0;
+    for (size_t i = 1; i <= gathered->cells; i++)
+        sum += gathered->right[s->turn].all[i][gathered->cells + SUM];
+    return sum;
 }
 
 /* The coefficients of a level: `extra` in the diagonal beside the four neighbours. */

@@ -13,8 +13,10 @@
  * Every thread has a block of rows of each field. A relaxation reads some rows more on both sides
  * than it has, from its neighbours, and computes again privately what these compute there at the
  * same time: so a whole cycle needs one barrier, or a few on large grids, and both equations share
- * it. Grids that are small enough each thread relaxes whole, for itself. Every number is computed
- * by the same operations whoever does it, so nothing depends on how many threads there are.
+ * it. Grids that are small enough each thread relaxes whole, for itself. What comes between two
+ * solutions a thread computes for as many rows beside its own as the next one needs, and so without
+ * a barrier. Every number is computed by the same operations whoever does it, so nothing depends on
+ * how many threads there are.
  *
  * A field has (n - 2)^2 cells with walls around. Outside of a wall a value is such that the mean
  * with the one inside is the wall's: 0 for what the equations are solved for, and vorticity.
@@ -55,9 +57,6 @@ static const double WIND = 1e-4 / 1000.0;                       /* stress by den
 
 enum { DIFFERENCE, MEAN, EQUATIONS = MOST_EQUATIONS };
 
-/* A thread moves so many rows of the stream functions beside its own as well, for itself. */
-enum { WIDER = 2 };
-
 /* The share of the equations' solutions in the two layers' stream functions. */
 static const double OF_UPPER = 4000.0 / 5000.0, OF_LOWER = -1000.0 / 5000.0;
 
@@ -91,10 +90,9 @@ static double wind_at(size_t row)
 
 enum { UPPER_LAYER, LOWER_LAYER, LAYERS };
 
-/* What is shared: a piece of memory for each grid. */
+/* What is shared. */
 struct shared {
-    double *unknowns[EQUATIONS][MOST_LEVELS][2], *right[EQUATIONS][MOST_LEVELS][2];
-    double *stream[LAYERS], *before[EQUATIONS], *answer, *row_sums;
+    double *grids;
     struct sums {
         uint64_t checksum;
         double walls[LAYERS]; /* the stream functions there, at the end */
@@ -106,16 +104,15 @@ struct shared {
 /* A thread's view of it all. */
 struct ocean {
     struct bench bench;
-    struct span mine, moved; /* `moved` with the rows beside */
+    struct span mine, changed, moved; /* rows: with those whose right sides it makes, and moves */
     struct solver solvers[EQUATIONS];
     struct grid stream[LAYERS], before[EQUATIONS]; /* the last changes */
     struct grid answer; /* to a wall of height 1, and no right side */
-    struct grid row_sums;
     double walls[LAYERS], wall_before, answer_sum;
     double **wide[LAYERS], **vorticity[LAYERS], **potential[LAYERS]; /* private */
 };
 
-static void make_solver(struct ocean *o, const struct shared *s, size_t equation)
+static void make_solver(struct ocean *o, size_t equation)
 {
     const struct team *team = &o->bench.team;
     struct solver *solver = &o->solvers[equation];
@@ -131,27 +128,61 @@ static void make_solver(struct ocean *o, const struct shared *s, size_t equation
             solver->gathered = solver->levels;
         set_coefficients(l, extra);
     }
-    set_reach(solver, WIDER);
-    for (size_t level = 0; level < solver->levels; level++) {
+    set_reach(solver);
+    solver->is_summed = equation == DIFFERENCE;
+    for (size_t level = solver->gathered; level < solver->levels; level++) {
         struct level *l = &solver->level[level];
-        for (size_t turn = 0; turn < 2; turn++) {
-            if (level <= solver->gathered)
-                l->right[turn] = grid_over(s->right[equation][level][level == 0 ? 0 : turn], team,
-                                           l->cells, l->cells + 2, rows_beside(l));
-            if (level < solver->gathered) {
-                l->unknowns[turn] = grid_over(s->unknowns[equation][level][turn], team, l->cells,
-                                              l->cells + 2, rows_beside(l));
-                know(&l->unknowns[turn], clipped(l, l->mine.first, l->mine.end, l->down));
-                if (level > 0 && !l[-1].meets)
-                    know(&l->right[turn],
-                         clipped(l, l->mine.first, l->mine.end, l->down + REACH - 1));
-            }
-        }
-        if (level > solver->gathered)
+        l->unknowns[0] = private_grid(l->cells);
+        if (!l->is_gathered)
             l->right[0] = l->right[1] = private_grid(l->cells);
-        if (level >= solver->gathered)
-            l->unknowns[0] = private_grid(l->cells);
     }
+}
+
+/* Finds where all grids are. */
+static void lay_out_all(struct ocean *o, struct arena *arena)
+{
+    const struct team *team = &o->bench.team;
+    const size_t cells = (size_t)n - 2, width = (size_t)n;
+    for (size_t equation = 0; equation < EQUATIONS; equation++)
+        lay_out_levels(&o->solvers[equation], arena, team);
+    struct grid *unread[] = {&o->stream[UPPER_LAYER], &o->stream[LOWER_LAYER],
+                             &o->before[DIFFERENCE], &o->before[MEAN], &o->answer};
+    for (size_t grid = 0; grid < sizeof unread / sizeof *unread; grid++)
+        *unread[grid] = lay_out(arena, team, cells, width, solved_beside(o->solvers), NOWHERE);
+}
+
+/* A thread's view, without memory. */
+static struct ocean *make_view(const struct team *team)
+{
+    const size_t cells = (size_t)n - 2;
+    struct ocean *o = private_zeroed(sizeof *o);
+    o->bench.team = *team;
+    o->mine = rows_of(cells, team, team->index);
+    for (size_t equation = 0; equation < EQUATIONS; equation++)
+        make_solver(o, equation);
+    const struct level *finest = o->solvers->level;
+    o->changed = clipped(finest, o->mine.first, o->mine.end, right_beside(o->solvers));
+    o->moved = clipped(finest, o->mine.first, o->mine.end, solved_beside(o->solvers));
+    return o;
+}
+
+/* The sizes of the memory of all grids, for so many threads. */
+static struct arena find_sizes(size_t count)
+{
+    struct arena arena = {0};
+    lay_out_all(make_view(&(struct team){0, count, false}), &arena);
+    measure(&arena);
+    return (struct arena){.part = arena.part, .front = arena.front};
+}
+
+/* A thread's view of the grids in this memory. */
+static struct ocean *view_of(double *grids, const struct team *team)
+{
+    struct arena arena = find_sizes(team->count);
+    struct ocean *o = make_view(team);
+    arena.memory = grids;
+    lay_out_all(o, &arena);
+    return o;
 }
 
 /* ---- Stencils -------------------------------------------------------------------------------- */
@@ -189,12 +220,12 @@ static void laplacian_row(double **from, size_t i, double *restrict to, double s
                 (((above[j] + below[j]) + (row[j - 1] + row[j + 1])) - 4.0 * row[j]);
 }
 
-/* The vorticity of a layer, with a row more on either side, and minus that beyond the walls. */
+/* The vorticity of a layer, a row more on either side than what changes, and minus that beyond the
+ * walls. */
 static void find_vorticity(const struct ocean *o, size_t layer)
 {
     const size_t cells = (size_t)n - 2;
-    struct level like = {.cells = cells, .mine = o->mine};
-    struct span rows = clipped(&like, o->mine.first, o->mine.end, 1);
+    struct span rows = clipped(o->solvers->level, o->changed.first, o->changed.end, 1);
     double **to = o->vorticity[layer];
     for (size_t i = rows.first; i < rows.end; i++) {
         laplacian_row(o->wide[layer], i, to[i], 1.0 / (CELL * CELL));
@@ -213,7 +244,7 @@ static void find_vorticity(const struct ocean *o, size_t layer)
 static void find_potential(const struct ocean *o)
 {
     const double upper = stretch(UPPER), lower = stretch(LOWER);
-    for (size_t i = o->mine.first - 1; i < o->mine.end + 1; i++) {
+    for (size_t i = o->changed.first - 1; i < o->changed.end + 1; i++) {
         double earth = BETA * CELL * ((double)i - 0.5);
         const double *p = o->wide[UPPER_LAYER][i], *q = o->wide[LOWER_LAYER][i];
         for (size_t j = 0; j < (size_t)n; j++) {
@@ -257,7 +288,7 @@ static void tendency_row(const struct ocean *o, size_t i, double *restrict upper
         lower[j] = friction[j] - DRAG * o->vorticity[LOWER_LAYER][i][j] - lower[j];
 }
 
-/* The right sides of both equations. */
+/* The right sides of both equations, as far as this thread needs them. */
 static void find_right_sides(const struct ocean *o)
 {
     for (size_t layer = 0; layer < LAYERS; layer++) {
@@ -266,7 +297,7 @@ static void find_right_sides(const struct ocean *o)
     }
     find_potential(o);
     double *upper = o->bench.buffer + n, *lower = o->bench.buffer + 2 * n;
-    for (size_t i = o->mine.first; i < o->mine.end; i++) {
+    for (size_t i = o->changed.first; i < o->changed.end; i++) {
         double *difference = o->solvers[DIFFERENCE].level[0].right[0].own[i];
         double *mean = o->solvers[MEAN].level[0].right[0].own[i];
         tendency_row(o, i, upper, lower);
@@ -279,43 +310,12 @@ static void find_right_sides(const struct ocean *o)
 
 /* ---- The parallel program -------------------------------------------------------------------- */
 
-/* The sum of a row, in an order that suits vectors. */
-static double row_sum(const double *row)
-{
-    enum { WIDTH = 8 };
-    double sums[WIDTH] = {0.0}, sum = 0.0;
-    size_t j = 1;
-    for (; j + WIDTH < (size_t)n; j += WIDTH)
-        for (size_t k = 0; k < WIDTH; k++)
-            sums[k] += row[j + k];
-    for (; j + 1 < (size_t)n; j++)
-        sum += row[j];
-    for (size_t k = 0; k < WIDTH; k++)
-        sum += sums[k];
-    return sum;
-}
-
-static void give_row_sums(const struct ocean *o, double **rows)
-{
-    for (size_t i = o->mine.first; i < o->mine.end; i++)
-        o->row_sums.own[i][0] = row_sum(rows[i]);
-}
-
-/* What all threads' rows add up to; after a barrier. */
-static double take_row_sums(const struct ocean *o)
-{
-    double sum = 0.0;
-    for (size_t i = 1; i + 1 < (size_t)n; i++)
-        sum += o->row_sums.all[i][0];
-    return sum;
-}
-
 /* Moves the stream functions by their change, and half of how much that differs from the last one
  * (J. C. Adams). The layers' difference is raised along the walls until it has no change in sum:
  * water does not vanish. */
 static void change(struct ocean *o, bool is_first)
 {
-    double raised = -take_row_sums(o) / o->answer_sum;
+    double raised = -solution_sum(&o->solvers[DIFFERENCE]) / o->answer_sum;
     double by = is_first ? STEP : 1.5 * STEP, less = is_first ? 0.0 : 0.5 * STEP;
     double **differences = solution(&o->solvers[DIFFERENCE]);
     double **means = solution(&o->solvers[MEAN]);
@@ -345,10 +345,7 @@ static void move(struct ocean *o)
 {
     for (long step = 0; step < steps; step++) {
         find_right_sides(o);
-        meet(&o->bench.team);
         solve(&o->bench, o->solvers, EQUATIONS);
-        give_row_sums(o, solution(&o->solvers[DIFFERENCE]));
-        meet(&o->bench.team);
         change(o, step == 0);
     }
 }
@@ -358,42 +355,34 @@ static void find_answer(struct ocean *o)
 {
     struct solver *s = &o->solvers[DIFFERENCE];
     double extra = s->level[0].diagonal[0][2] - 4.0;
-    for (size_t i = o->mine.first; i < o->mine.end; i++)
+    for (size_t i = o->changed.first; i < o->changed.end; i++)
         for (size_t j = 1; j + 1 < (size_t)n; j++)
             s->level[0].right[0].own[i][j] = extra;
-    meet(&o->bench.team);
     solve(&o->bench, s, 1);
     for (size_t i = o->moved.first; i < o->moved.end; i++)
-        for (size_t j = 1; j + 1 < (size_t)n; j++) {
+        for (size_t j = 1; j + 1 < (size_t)n; j++)
             o->answer.own[i][j] = 1.0 + solution(s)[i][j];
-            s->level[0].unknowns[0].own[i][j] = s->level[0].unknowns[1].own[i][j] = 0.0;
-        }
-    give_row_sums(o, o->answer.own);
+    o->answer_sum = (double)(n - 2) * (double)(n - 2) + solution_sum(s);
+    meet(&o->bench.team); /* nobody reads it any more, and the next solution begins with 0 */
+    const struct level *l = s->level;
+    struct span rows = clipped(l, o->mine.first, o->mine.end, l->down);
+    for (size_t i = rows.first; i < rows.end; i++)
+        for (size_t turn = 0; turn < 2; turn++)
+            memset(l->unknowns[turn].own[i], 0, (size_t)n * sizeof(double));
     meet(&o->bench.team);
-    o->answer_sum = take_row_sums(o);
     o->bench.cycles = 0;
 }
 
 /* Makes a thread's view, and its part of the beginning. Collective. */
-static struct ocean *make_ocean(const struct shared *s, struct team team)
+static struct ocean *make_ocean(const struct shared *s, const struct team *team)
 {
     const size_t cells = (size_t)n - 2, width = (size_t)n;
-    struct ocean *o = private_zeroed(sizeof *o);
-    o->bench.team = team;
-    o->mine = rows_of(cells, &team, team.index);
-    o->moved = clipped(&(struct level){.cells = cells}, o->mine.first, o->mine.end, WIDER);
+    struct ocean *o = view_of(s->grids, team);
     o->bench.buffer = private_zeroed(4 * width * sizeof(double));
     o->bench.zeros = private_zeroed((cells + 2) * sizeof(double *));
     for (size_t i = 0; i < cells + 2; i++)
         o->bench.zeros[i] = i == 0 ? private_zeroed(width * sizeof(double)) : o->bench.zeros[0];
-    for (size_t equation = 0; equation < EQUATIONS; equation++) {
-        make_solver(o, s, equation);
-        o->before[equation] = grid_over(s->before[equation], &team, cells, width, WIDER);
-    }
-    o->answer = grid_over(s->answer, &team, cells, width, WIDER);
-    o->row_sums = grid_over(s->row_sums, &team, cells, 1, 0);
     for (size_t layer = 0; layer < LAYERS; layer++) {
-        o->stream[layer] = grid_over(s->stream[layer], &team, cells, width, WIDER);
         o->wide[layer] = layer_rows();
         o->vorticity[layer] = layer_rows();
         o->potential[layer] = layer_rows();
@@ -417,7 +406,7 @@ static void work(void *argument)
 {
     const struct shared *s = argument;
     double start = seconds();
-    struct ocean *o = make_ocean(s, (struct team){thread_number(), thread_count(), true});
+    struct ocean *o = make_ocean(s, &(struct team){thread_number(), thread_count(), true});
     barrier();
     struct clocks begun = clocks();
     move(o);
@@ -441,7 +430,6 @@ static void work(void *argument)
         s->sums->cycles = o->bench.cycles;
     }
     find_right_sides(o); /* for the checks: those of a next step, and their solutions */
-    barrier();
     solve(&o->bench, o->solvers, EQUATIONS);
     for (size_t equation = 0; equation < EQUATIONS; equation++) {
         if (o->solvers[equation].turn != 0) /* where the checks look for them */
@@ -552,25 +540,15 @@ static bool check_cell(const struct view *v, size_t row, size_t column,
     return true;
 }
 
-static bool allocate(struct shared *s, const struct team *team, void *(*get)(size_t, size_t));
-
 /* Up to so many cells and steps everything is computed again by one thread. */
 static const double CELLS_REPEATED = 2e7;
-
-static void *private_in_units(size_t bytes, size_t unit_bytes)
-{
-    (void)unit_bytes;
-    return private_zeroed(bytes);
-}
 
 /* Repeats the whole alone: the same to the last bit. */
 static bool check_again(const struct view *v)
 {
     struct team team = {0, 1, false};
-    struct shared s;
-    if (!allocate(&s, &team, private_in_units))
-        return false;
-    struct ocean *o = make_ocean(&s, team);
+    struct shared s = {.grids = private_zeroed(find_sizes(1).part * sizeof(double))};
+    struct ocean *o = make_ocean(&s, &team);
     move(o);
     for (size_t layer = 0; layer < LAYERS; layer++)
         for (size_t i = 1; i + 1 < (size_t)n; i++)
@@ -582,26 +560,25 @@ static bool check_again(const struct view *v)
     return true;
 }
 
-static void look(struct view *v, const struct shared *s, const struct team *team)
+static void look(struct view *v, const struct shared *s)
 {
-    const size_t cells = (size_t)n - 2, width = (size_t)n;
+    const struct ocean *o = view_of(s->grids, &(struct team){0, threads, false});
     for (size_t layer = 0; layer < LAYERS; layer++) {
-        v->stream[layer] = grid_over(s->stream[layer], team, cells, width, 0);
+        v->stream[layer] = o->stream[layer];
         v->walls[layer] = s->sums->walls[layer];
-        v->right[layer] = grid_over(s->right[layer][0][0], team, cells, width, 0);
-        v->unknowns[layer] = grid_over(s->unknowns[layer][0][0], team, cells, width, 0);
+        v->right[layer] = o->solvers[layer].level[0].right[0];
+        v->unknowns[layer] = o->solvers[layer].level[0].unknowns[0];
     }
 }
 
 static bool check(const struct shared *s)
 {
     const size_t cells = (size_t)n - 2;
-    const struct team team = {0, threads, false};
     struct view v;
     double before = 0.0, after = 0.0, size = 0.0, largest_right[EQUATIONS] = {0.0, 0.0};
     if (s->sums->has_failed)
         return complain("an equation was not solved in %d cycles", MOST_CYCLES);
-    look(&v, s, &team);
+    look(&v, s);
     for (size_t i = 1; i <= cells; i++)
         for (size_t j = 1; j <= cells; j++) {
             before += initial(UPPER_LAYER, i, j) - initial(LOWER_LAYER, i, j);
@@ -623,39 +600,12 @@ static bool check(const struct shared *s)
 
 /* ---- The program ----------------------------------------------------------------------------- */
 
-static bool get_grid(double **grid, const struct team *team, size_t rows, size_t width,
-                     void *(*get)(size_t, size_t))
+static bool allocate(struct shared *s)
 {
-    *grid = get(team->count * section(rows, width, team) * sizeof(double),
-                unit_of(rows, width, team));
-    return *grid != NULL;
-}
-
-/* The memory of all grids, for so many threads. */
-static bool allocate(struct shared *s, const struct team *team, void *(*get)(size_t, size_t))
-{
-    const size_t cells = (size_t)n - 2;
-    bool good = true;
-    memset(s, 0, sizeof *s);
-    double **fields[] = {&s->before[DIFFERENCE], &s->before[MEAN], &s->stream[UPPER_LAYER],
-                         &s->stream[LOWER_LAYER], &s->answer};
-    for (size_t field = 0; field < sizeof fields / sizeof *fields; field++)
-        good = good && get_grid(fields[field], team, cells, (size_t)n, get);
-    for (size_t equation = 0; equation < EQUATIONS; equation++) {
-        size_t rows = cells;
-        for (size_t level = 0; rows >= gathered_cells; level++, rows /= 2)
-            for (size_t turn = 0; turn < 2; turn++) {
-                if (level > 0 || turn == 0) /* nothing writes the first while equations are solved */
-                    good = good &&
-                           get_grid(&s->right[equation][level][turn], team, rows, rows + 2, get);
-                if (rows > gathered_cells)
-                    good = good &&
-                           get_grid(&s->unknowns[equation][level][turn], team, rows, rows + 2, get);
-            }
-    }
-    good = good && get_grid(&s->row_sums, team, cells, 1, get);
-    good = good && (s->sums = get(sizeof *s->sums, LEAST_UNIT)) != NULL;
-    return good || complain("no shared memory for fields of %ld x %ld: %s", n, n, strerror(errno));
+    s->grids = shared_in_units(threads * find_sizes(threads).part * sizeof(double), UNIT);
+    s->sums = shared_zeroed(sizeof *s->sums);
+    return (s->grids != NULL && s->sums != NULL) ||
+           complain("no shared memory for fields of %ld x %ld: %s", n, n, strerror(errno));
 }
 
 static void report(const struct shared *s)
@@ -674,7 +624,7 @@ static void report(const struct shared *s)
 static int run(void)
 {
     struct shared s;
-    allocate(&s, &(struct team){0, threads, true}, shared_in_units);
+    allocate(&s);
     if (!all_agree())
         return 1;
     on_all_threads(work, &s);

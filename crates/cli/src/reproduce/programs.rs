@@ -48,8 +48,9 @@ pub static FUNCTIONS: Program =
     Program { name: "functions", source: include_str!("functions.c"), has_sequential_form: false };
 
 /// What the programs include.
-const HEADERS: [(&str, &str); 5] = [
+const HEADERS: [(&str, &str); 6] = [
     ("common.h", include_str!("../../../../apps/common.h")),
+    ("grids.h", include_str!("../../../../apps/grids.h")),
     ("multigrid.h", include_str!("../../../../apps/multigrid.h")),
     ("picture.h", include_str!("../../../../apps/picture.h")),
     ("queues.h", include_str!("../../../../apps/queues.h")),

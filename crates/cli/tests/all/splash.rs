@@ -96,7 +96,7 @@ fn help_is_help() {
 }
 
 /// Mistakes that the programs' own checks must find: in which source, what stands there, what is put in its place.
-const PLANTED: [(&str, &str, &str); 22] = [
+const PLANTED: [(&str, &str, &str); 26] = [
     ("fft", "patch_of(from, owner, own)", "patch_of(from, own, own)"),
     ("fft", "row < rows.end; row++) {\n        take_row", "row + 1 < rows.end; row++) {\n        take_row"),
     ("fft", "transform_rows(b, to, true);", "transform_rows(b, to, false);"),
@@ -115,8 +115,16 @@ const PLANTED: [(&str, &str, &str); 22] = [
     ("ocean", "TOLERANCE * right;", "1e-3 * right;"),
     ("ocean", "+ raised * answer[j]", "+ 1.001 * raised * answer[j]"),
     ("ocean", "sums[k] += row[j + k];", "sums[k] += row[j];"),
-    ("ocean", "o->mine.end, WIDER)", "o->mine.end, 1)"),
-    ("ocean", "(l[-1].up + REACH) / 2 + 1;", "(l[-1].up + REACH) / 2;"),
+    ("ocean", "right_beside(s) + 2;", "right_beside(s) + 1;"),
+    ("ocean", "up = s->level[0].down + REACH;", "up = s->level[0].down + REACH - 1;"),
+    ("ocean", "fine <= i * scale;", "fine < i * scale;"),
+    ("ocean", "(is_front ? 0 : arena->front)", "(is_front ? 0 : arena->front - width)"),
+    (
+        "ocean",
+        "know(&l->unknowns[turn], clipped(l, l->mine.first, l->mine.end, l->down));",
+        "know(&l->unknowns[turn], clipped(l, l->mine.first, l->mine.end, l->down + 1));",
+    ),
+    ("ocean", "(l->up + REACH) / 2 + 1;", "(l->up + REACH) / 2;"),
     ("ocean", "2 * (l[1].down + REACH - 1) + 1;", "2 * (l[1].down + REACH - 1);"),
     ("ocean", "left[e]->turn = 1 - left[e]->turn;\n            go_down", "go_down"),
     ("ocean", "((first + second) + third)", "((first + second) - third)"),
@@ -134,7 +142,7 @@ fn run_altered(directory: &Path, name: &str, stands: &str, instead: &str) -> Cal
     let given = PROBLEMS.iter().find(|problem| problem.0 == name).expect("it is one of them").1;
     let source = format!("{name}.c");
     let mut found = 0;
-    for entry in [source.as_str(), "common.h", "multigrid.h"] {
+    for entry in [source.as_str(), "common.h", "grids.h", "multigrid.h"] {
         let text = fs::read_to_string(apps().join(entry)).expect("it is there");
         found += text.matches(stands).count();
         fs::write(directory.join(entry), text.replacen(stands, instead, 1)).expect("it is ours");
