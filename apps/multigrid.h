@@ -21,7 +21,7 @@
 /* ---- Levels ---------------------------------------------------------------------------------- */
 
 /* Up to so many cells an edge threads do not meet between a grid and the next coarser one. */
-enum { MOST_UNMET = 256 };
+enum { MOST_UNMET = 512 };
 
 enum { SWEEPS = 2 }; /* before and after the coarser grid, red and black each */
 enum { REACH = 2 * SWEEPS }; /* rows more on either side that these need than they make right */

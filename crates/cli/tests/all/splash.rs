@@ -38,7 +38,7 @@ fn every_job_finds_what_one_thread_finds() {
 /// Also numbers of transforms that end elsewhere, layouts that lie elsewhere, and blocks of other sizes.
 #[test]
 fn every_way_to_ask_is_answered() {
-    let cases: [(&str, &[&str]); 11] = [
+    let cases: [(&str, &[&str]); 12] = [
         ("fft", &["-n", "1024", "-r", "1", "-l", "rows"]),
         ("fft", &["-n", "256", "-r", "2", "-l", "rows"]),
         ("fft", &["-n", "64", "-r", "4"]),
@@ -49,6 +49,7 @@ fn every_way_to_ask_is_answered() {
         ("ocean", &["-n", "18", "-s", "1"]),
         ("ocean", &["-n", "34", "-s", "3"]),
         ("ocean", &["-n", "514", "-s", "1"]),
+        ("ocean", &["-n", "1026", "-s", "1"]),
         ("water", &["-n", "98", "-s", "0"]),
     ];
     for (name, given) in cases {
