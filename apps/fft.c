@@ -7,15 +7,19 @@
  * Read `transform` first: it is the whole parallel program. The n = m * m points stand in a matrix
  * of m rows (D. H. Bailey, FFTs in external or hierarchical memory, 1990): transpose; transform
  * each row; multiply by roots of unity; transpose; transform each row; transpose. Every thread has
- * a block of rows, so all communication is in the three transposes, in which each reads a patch of
- * every other's rows and writes rows of its own. Thread t begins with its own patch, while that of
- * thread t + 1 travels: so not all read one home at once.
+ * a block of rows to transform. In a transpose each reads a patch of every other's rows and writes
+ * rows of its own. Thread t begins with its own patch, while that of thread t + 1 travels: so not
+ * all read one home at once.
  *
- * A thread's rows are stored patch by patch: what another reads of them lies in one piece. With
- * `-l rows` they are stored row by row instead, as SPLASH-2 has them.
+ * Of the input and of the result a thread has columns: the rows of their transposes, which it makes
+ * and reads by itself, so that only the transpose in the middle communicates. With `-l patches` it
+ * has rows of them as well, and all three do. A thread's rows are stored patch by patch: what another
+ * reads of them lies in one piece. With `-l rows` they are stored row by row instead: that is
+ * SPLASH-2's program.
  *
- * The clock starts behind a first transform, in which whatever is touched for the first time is
- * touched: what that costs (`-w 0`) belongs to setting up, as in the NAS benchmarks.
+ * The clock starts behind two transforms, from one matrix to the other and back, in which whatever
+ * is touched for the first time is touched: what that costs (`-w 0`) belongs to setting up, as in
+ * the NAS benchmarks.
  *
  * Each point is divided by m on the way, which is exact. So the transform is unitary, and applied
  * four times it is the identity: the checks use that.
@@ -23,14 +27,14 @@
 
 #include "common.h"
 
-static long points = 262144, rounds = 1, warm_up = 1;
-static const char *layout = "patches";
+static long points = 262144, rounds = 1, warm_up = 2;
+static const char *layout = "columns";
 
 static const struct option OPTIONS[] = {
     {"-n", "a number of points", 16, 1L << 30, &points, NULL},
     {"-r", "a number of transforms", 1, 1000, &rounds, NULL},
     {"-w", "a number of transforms", 0, 1000, &warm_up, NULL},
-    {"-l", "'patches' or 'rows'", 0, 0, NULL, &layout},
+    {"-l", "'columns', 'patches' or 'rows'", 0, 0, NULL, &layout},
     {NULL, NULL, 0, 0, NULL, NULL},
 };
 
@@ -43,7 +47,8 @@ static void print_help(void)
            "  -n POINTS     so many, a power of four [%ld]\n"
            "  -r ROUNDS     transform so many times, the result again each time [%ld]\n"
            "  -w ROUNDS     and so many times before the clock starts, so that all has been touched [%ld]\n"
-           "  -l LAYOUT     a thread's rows in 'patches', one for each thread, or in 'rows' [%s]\n"
+           "  -l LAYOUT     a thread has 'columns' of the input and of the result, or rows in\n"
+           "                'patches', one for each thread, or simply 'rows' [%s]\n"
            "  --sequential  one thread, without Hiroba\n"
            "  -h, --help    print this help\n"
            "\n"
@@ -81,26 +86,50 @@ static struct complex input(size_t index)
 /* ---- The matrix ------------------------------------------------------------------------------ */
 
 /*
- * m * m points. The rows of thread 0 come first, then those of thread 1, and so on; each thread's
- * are cut into panels of columns, and the rows of a panel follow each other.
+ * m * m points, of which the first are those of thread 0, then come those of thread 1, and so on.
+ * While rows are transformed they are the thread's rows, cut into panels of columns; the rows of a
+ * panel follow each other. Before and after that they may be its columns, row by row.
  */
 static size_t threads, panels;
+static bool by_columns;
 
-/* Where some columns of a row begin, and how far it is to the same columns of the next row. The
- * columns must not reach into another panel. */
-struct place {
+/* Points of some rows and columns: those of each row follow each other, and the next row's begin
+ * `stride` points behind. */
+struct patch {
+    struct span rows, columns;
     struct complex *start;
     size_t stride;
 };
 
-static struct place place_of(struct complex *matrix, size_t owner, size_t row, size_t panel,
-                             size_t column)
+static size_t length_of(struct span span)
+{
+    return span.end - span.first;
+}
+
+/* A panel of a thread's rows. */
+static struct patch panel_of(struct complex *matrix, size_t owner, size_t panel)
 {
     struct span rows = share_of(m, owner, threads), columns = share_of(m, panel, panels);
-    size_t width = columns.end - columns.first;
-    size_t before = rows.first * m + (rows.end - rows.first) * columns.first;
-    return (struct place){
-        matrix + before + (row - rows.first) * width + (column - columns.first), width};
+    return (struct patch){rows, columns, matrix + rows.first * m + length_of(rows) * columns.first,
+                          length_of(columns)};
+}
+
+/* What thread `reader` transposes of the rows of thread `owner`. */
+static struct patch patch_of(struct complex *matrix, size_t owner, size_t reader)
+{
+    struct patch p = panel_of(matrix, owner, panels == 1 ? 0 : reader);
+    struct span columns = share_of(m, reader, threads);
+    p.start += columns.first - p.columns.first;
+    p.columns = columns;
+    return p;
+}
+
+/* Of a thread's columns those rows that are the columns of its patch of the number `other`. */
+static struct patch columns_of(struct complex *matrix, size_t owner, size_t other)
+{
+    struct span rows = share_of(m, other, threads), columns = share_of(m, owner, threads);
+    return (struct patch){rows, columns, matrix + (columns.first * m + rows.first * length_of(columns)),
+                          length_of(columns)};
 }
 
 /* ---- The transform of a row ------------------------------------------------------------------ */
@@ -276,11 +305,10 @@ static void turn(const struct bench *b, size_t at, size_t row)
 static void take_row(const struct bench *b, struct complex *matrix, size_t row)
 {
     for (size_t panel = 0; panel < panels; panel++) {
-        struct span columns = share_of(m, panel, panels);
-        const struct complex *restrict from =
-            place_of(matrix, thread_number(), row, panel, columns.first).start;
-        double *restrict re = b->re[0] + columns.first, *restrict im = b->im[0] + columns.first;
-        for (size_t i = 0; i < columns.end - columns.first; i++) {
+        struct patch p = panel_of(matrix, thread_number(), panel);
+        const struct complex *restrict from = p.start + (row - p.rows.first) * p.stride;
+        double *restrict re = b->re[0] + p.columns.first, *restrict im = b->im[0] + p.columns.first;
+        for (size_t i = 0; i < length_of(p.columns); i++) {
             re[i] = from[i].re;
             im[i] = from[i].im;
         }
@@ -290,12 +318,11 @@ static void take_row(const struct bench *b, struct complex *matrix, size_t row)
 static void put_row(const struct bench *b, size_t at, struct complex *matrix, size_t row)
 {
     for (size_t panel = 0; panel < panels; panel++) {
-        struct span columns = share_of(m, panel, panels);
-        struct complex *restrict to =
-            place_of(matrix, thread_number(), row, panel, columns.first).start;
-        const double *restrict re = b->re[at] + columns.first;
-        const double *restrict im = b->im[at] + columns.first;
-        for (size_t i = 0; i < columns.end - columns.first; i++)
+        struct patch p = panel_of(matrix, thread_number(), panel);
+        struct complex *restrict to = p.start + (row - p.rows.first) * p.stride;
+        const double *restrict re = b->re[at] + p.columns.first;
+        const double *restrict im = b->im[at] + p.columns.first;
+        for (size_t i = 0; i < length_of(p.columns); i++)
             to[i] = (struct complex){re[i], im[i]};
     }
 }
@@ -322,82 +349,89 @@ static size_t least(size_t a, size_t b)
 }
 
 /* to[j][i] = from[i][j] for some rows and columns of `from`. */
-static void transpose_tile(struct place from, struct place to, size_t rows, size_t columns)
+static void transpose_tile(const struct complex *from, size_t from_stride, struct complex *to,
+                           size_t to_stride, size_t rows, size_t columns)
 {
     if (rows == TILE && columns == TILE) {
         for (size_t j = 0; j < TILE; j++)
             for (size_t i = 0; i < TILE; i++)
-                to.start[j * to.stride + i] = from.start[i * from.stride + j];
+                to[j * to_stride + i] = from[i * from_stride + j];
         return;
     }
     for (size_t j = 0; j < columns; j++)
         for (size_t i = 0; i < rows; i++)
-            to.start[j * to.stride + i] = from.start[i * from.stride + j];
+            to[j * to_stride + i] = from[i * from_stride + j];
 }
 
-/* Where the patch lies that thread `reader` reads of the rows of thread `owner`. */
-static struct place patch_of(struct complex *matrix, size_t owner, size_t reader)
-{
-    return place_of(matrix, owner, share_of(m, owner, threads).first, panels == 1 ? 0 : reader,
-                    share_of(m, reader, threads).first);
-}
-
-/* A patch to transpose. */
-struct patch {
-    struct place from, to;
-    size_t rows, columns;
-};
-
-/* The patch that this thread reads of the rows of the thread `turn` behind it. */
-static struct patch nth_patch(struct complex *from, struct complex *to, size_t turn)
-{
-    size_t own = thread_number(), owner = (own + turn) % threads;
-    struct span rows = share_of(m, owner, threads), columns = own_share(m);
-    return (struct patch){patch_of(from, owner, own), patch_of(to, own, owner),
-                          rows.end - rows.first, columns.end - columns.first};
-}
-
-/* Says that some rows of a patch in one piece will be read soon. */
+/* Says that some rows of a patch in one piece will be read soon, counted from its first. */
 static void rows_soon(const struct patch *p, size_t first, size_t count)
 {
-    if (panels != 1 && first < p->rows)
-        read_soon(p->from.start + first * p->from.stride,
-                  least(count, p->rows - first) * p->from.stride * sizeof(struct complex));
+    size_t rows = length_of(p->rows);
+    if (panels != 1 && first < rows)
+        read_soon(p->start + first * p->stride,
+                  least(count, rows - first) * p->stride * sizeof(struct complex));
 }
 
 /* So many rows of a patch are told of in advance: what travels in about the time that they take. */
 static size_t rows_ahead(const struct patch *p)
 {
-    size_t rows = ((size_t)2 << 20) / (p->from.stride * sizeof(struct complex));
+    size_t rows = ((size_t)2 << 20) / (p->stride * sizeof(struct complex));
     return rows / BLOCK * BLOCK + BLOCK;
 }
 
 /* to[j][i] = from[i][j], in blocks of which two fit into the nearest cache. */
-static void transpose_patch(const struct patch *p)
+static void transpose_patch(struct patch from, struct patch to, bool travels)
 {
-    for (size_t i = 0; i < p->rows; i += BLOCK) {
-        rows_soon(p, i + rows_ahead(p), BLOCK);
-        for (size_t j = 0; j < p->columns; j += BLOCK)
-            for (size_t k = i; k < least(i + BLOCK, p->rows); k += TILE)
-                for (size_t l = j; l < least(j + BLOCK, p->columns); l += TILE)
-                    transpose_tile(
-                        (struct place){p->from.start + k * p->from.stride + l, p->from.stride},
-                        (struct place){p->to.start + l * p->to.stride + k, p->to.stride},
-                        least(TILE, p->rows - k), least(TILE, p->columns - l));
+    const size_t rows = length_of(from.rows), columns = length_of(from.columns);
+    for (size_t i = 0; i < rows; i += BLOCK) {
+        if (travels)
+            rows_soon(&from, i + rows_ahead(&from), BLOCK);
+        for (size_t j = 0; j < columns; j += BLOCK)
+            for (size_t k = i; k < least(i + BLOCK, rows); k += TILE)
+                for (size_t l = j; l < least(j + BLOCK, columns); l += TILE)
+                    transpose_tile(from.start + k * from.stride + l, from.stride,
+                                   to.start + l * to.stride + k, to.stride, least(TILE, rows - k),
+                                   least(TILE, columns - l));
     }
 }
 
-/* Each patch, its own first; the beginning of the next travels meanwhile. */
+/* Own rows of `to` from everybody's of `from`: each patch, one's own first; the beginning of the next
+ * travels meanwhile. */
 static void transpose(struct complex *from, struct complex *to)
 {
-    struct patch patch = nth_patch(from, to, 0);
-    for (size_t turn = 1; turn < threads; turn++) {
-        struct patch next = nth_patch(from, to, turn);
-        rows_soon(&next, 0, rows_ahead(&next));
-        transpose_patch(&patch);
-        patch = next;
+    size_t own = thread_number();
+    for (size_t turn = 0; turn < threads; turn++) {
+        size_t owner = (own + turn) % threads;
+        if (turn + 1 < threads) {
+            struct patch next = patch_of(from, (owner + 1) % threads, own);
+            rows_soon(&next, 0, rows_ahead(&next));
+        }
+        transpose_patch(patch_of(from, owner, own), patch_of(to, own, owner), turn > 0);
     }
-    transpose_patch(&patch);
+}
+
+/* Own rows of `to` from the input: one's own columns of it, if threads have columns. */
+static void transpose_input(struct complex *from, struct complex *to)
+{
+    if (!by_columns) {
+        transpose(from, to);
+        return;
+    }
+    size_t own = thread_number();
+    for (size_t other = 0; other < threads; other++)
+        transpose_patch(columns_of(from, own, other), patch_of(to, own, other), false);
+}
+
+/* The result from all rows, or one's own columns of it from one's own rows. */
+static void transpose_result(struct complex *from, struct complex *to)
+{
+    if (!by_columns) {
+        transpose(from, to);
+        return;
+    }
+    size_t own = thread_number();
+    for (size_t other = 0; other < threads; other++)
+        transpose_patch(patch_of(from, own, other), columns_of(to, own, other), false);
 }
 
 /* ---- The parallel program -------------------------------------------------------------------- */
@@ -422,33 +456,41 @@ struct shared {
 static double set_up;
 static struct clocks elapsed;
 
-/* Transforms from one matrix to the other, and uses both. A thread reads what others have made, and
- * writes what they read before, in a transpose alone: so there is a barrier before each. */
+/* Transforms from one matrix to the other, and uses both. A thread reads what others have made, or
+ * writes what they have read, in a transpose alone: so there is a barrier before each. */
 static void transform(const struct bench *b, struct complex *from, struct complex *to)
 {
-    transpose(from, to);
+    transpose_input(from, to);
     transform_rows(b, to, true);
     barrier();
     transpose(to, from);
     transform_rows(b, from, false);
     barrier();
-    transpose(from, to);
+    transpose_result(from, to);
     barrier(); /* before the next transform, or whoever reads the result */
 }
 
-/* Calls `visit` for all points of a thread's rows. */
-static void visit_rows(struct complex *matrix,
-                       void (*visit)(size_t index, struct complex *point, struct sums *sums),
-                       struct sums *sums)
+/* The points of the input or the result that a thread has: a patch of them, while there is one. */
+static bool nth_own_patch(struct complex *matrix, size_t index, struct patch *p)
 {
-    struct span rows = own_share(m);
-    for (size_t row = rows.first; row < rows.end; row++)
-        for (size_t panel = 0; panel < panels; panel++) {
-            struct span columns = share_of(m, panel, panels);
-            struct complex *start =
-                place_of(matrix, thread_number(), row, panel, columns.first).start;
-            for (size_t column = columns.first; column < columns.end; column++)
-                visit(row * m + column, start + (column - columns.first), sums);
+    if (index >= (by_columns ? threads : panels))
+        return false;
+    size_t own = thread_number();
+    *p = by_columns ? columns_of(matrix, own, index) : panel_of(matrix, own, index);
+    return true;
+}
+
+/* Calls `visit` for each of them. */
+static void visit_points(struct complex *matrix,
+                         void (*visit)(size_t index, struct complex *point, struct sums *sums),
+                         struct sums *sums)
+{
+    struct patch p;
+    for (size_t index = 0; nth_own_patch(matrix, index, &p); index++)
+        for (size_t row = p.rows.first; row < p.rows.end; row++) {
+            struct complex *start = p.start + (row - p.rows.first) * p.stride;
+            for (size_t column = p.columns.first; column < p.columns.end; column++)
+                visit(row * m + column, start + (column - p.columns.first), sums);
         }
 }
 
@@ -537,16 +579,14 @@ static void give_sums(const struct shared *s, const struct sums *own)
 /* What an odd number of transforms has made of the points that are held against the definition. */
 static void find_samples(const struct shared *s, struct complex *matrix, long count)
 {
-    struct span rows = own_share(m), columns;
-    for (size_t sample = 0; sample < SAMPLES; sample++) {
-        size_t index = returned(sample_of(sample), count - 1), panel = 0;
-        if (index / m < rows.first || index / m >= rows.end)
-            continue;
-        while (columns = share_of(m, panel, panels), columns.end <= index % m)
-            panel++;
-        s->sums->found[sample] =
-            *place_of(matrix, thread_number(), index / m, panel, index % m).start;
-    }
+    struct patch p;
+    for (size_t index = 0; nth_own_patch(matrix, index, &p); index++)
+        for (size_t sample = 0; sample < SAMPLES; sample++) {
+            size_t point = returned(sample_of(sample), count - 1);
+            size_t row = point / m - p.rows.first, column = point % m - p.columns.first;
+            if (row < length_of(p.rows) && column < length_of(p.columns)) /* else before or behind */
+                s->sums->found[sample] = p.start[row * p.stride + column];
+        }
 }
 
 /* Looks at the result, and at that of one transform more: one of the two is of an even number of
@@ -555,9 +595,9 @@ static void verify(const struct shared *s, const struct bench *b, struct sums *o
 {
     long made = transforms();
     struct complex *last = s->matrices[made % 2], *next = s->matrices[1 - made % 2];
-    visit_rows(last, add_up, own);
+    visit_points(last, add_up, own);
     if (made % 2 == 0)
-        visit_rows(last, hold_against_input, own);
+        visit_points(last, hold_against_input, own);
     else
         find_samples(s, last, made);
     barrier();
@@ -565,7 +605,7 @@ static void verify(const struct shared *s, const struct bench *b, struct sums *o
     if (made % 2 == 0)
         find_samples(s, next, made + 1);
     else
-        visit_rows(next, hold_against_input, own);
+        visit_points(next, hold_against_input, own);
     add_samples(own);
     give_sums(s, own);
 }
@@ -580,8 +620,8 @@ static void work(void *argument)
         exit(1);
     }
     double start = seconds();
-    visit_rows(s->matrices[0], fill, &own);
-    visit_rows(s->matrices[1], clear, &own);
+    visit_points(s->matrices[0], fill, &own);
+    visit_points(s->matrices[1], clear, &own);
     barrier();
     struct clocks begin = clocks();
     for (long made = 0; made < transforms(); made++) {
@@ -685,11 +725,12 @@ static bool prepare(void)
     m = (size_t)1 << log_m;
     threads = threads_in_all();
     bool in_rows = strcmp(layout, "rows") == 0;
+    by_columns = strcmp(layout, "columns") == 0;
     panels = in_rows ? 1 : threads;
     if (1L << (2 * log_m) != points)
         return complain("-n takes a power of four, such as %ld, not %ld", 1L << (2 * log_m), points);
-    if (!in_rows && strcmp(layout, "patches") != 0)
-        return complain("-l takes 'patches' or 'rows', not '%.40s'", layout);
+    if (!in_rows && !by_columns && strcmp(layout, "patches") != 0)
+        return complain("-l takes 'columns', 'patches' or 'rows', not '%.40s'", layout);
     if (threads > m)
         return complain("%ld points are %zu rows, too few for %zu threads", points, m, threads);
     return true;

@@ -38,9 +38,11 @@ fn every_job_finds_what_one_thread_finds() {
 /// Also numbers of transforms that end elsewhere, layouts that lie elsewhere, and blocks of other sizes.
 #[test]
 fn every_way_to_ask_is_answered() {
-    let cases: [(&str, &[&str]); 12] = [
+    let cases: [(&str, &[&str]); 14] = [
         ("fft", &["-n", "1024", "-r", "1", "-l", "rows"]),
         ("fft", &["-n", "256", "-r", "2", "-l", "rows"]),
+        ("fft", &["-n", "1024", "-r", "1", "-l", "patches"]),
+        ("fft", &["-n", "256", "-r", "2", "-l", "patches"]),
         ("fft", &["-n", "64", "-r", "4"]),
         ("lu", &["-n", "112", "-b", "16"]),
         ("lu", &["-n", "63", "-b", "7"]),
@@ -64,7 +66,7 @@ fn bad_input_is_refused_before_any_work() {
         ("2", "fft", &["-n", "60"], "-n takes a power of four, such as 64, not 60"),
         ("2", "fft", &["-n", "2048"], "-n takes a power of four, such as 4096, not 2048"),
         ("2", "fft", &["-n", "4"], "-n takes a number of points from 16 to 1073741824, not '4'"),
-        ("2", "fft", &["-l", "columns"], "-l takes 'patches' or 'rows', not 'columns'"),
+        ("2", "fft", &["-l", "tiles"], "-l takes 'columns', 'patches' or 'rows', not 'tiles'"),
         ("5", "fft", &["-n", "16"], "16 points are 4 rows, too few for 5 threads"),
         ("2", "lu", &["-n", "100"], "-b takes a divisor of the 100 rows, not 64"),
         ("2", "lu", &["-b", "0"], "-b takes a block's number of rows from 1 to 256, not '0'"),
@@ -97,8 +99,10 @@ fn help_is_help() {
 }
 
 /// Mistakes that the programs' own checks must find: in which source, what stands there, what is put in its place.
-const PLANTED: [(&str, &str, &str); 26] = [
+const PLANTED: [(&str, &str, &str); 28] = [
     ("fft", "patch_of(from, owner, own)", "patch_of(from, own, own)"),
+    ("fft", "columns_of(from, own, other)", "columns_of(from, own, own)"),
+    ("fft", "columns_of(to, own, other)", "columns_of(to, other, own)"),
     ("fft", "row < rows.end; row++) {\n        take_row", "row + 1 < rows.end; row++) {\n        take_row"),
     ("fft", "transform_rows(b, to, true);", "transform_rows(b, to, false);"),
     ("fft", "size_t power = row * column;", "size_t power = row * (column + (row == 3));"),
