@@ -221,29 +221,48 @@ static double set_up;
 static struct clocks elapsed;
 static size_t threads;
 
-/* As many rows as are told of in advance: whole pages, and few enough for a cache. */
-enum { ROWS_AHEAD = 8 };
-
-/*
- * Says that these rows of all planes of `from` will be read soon. Each thread begins with the plane
- * behind its own, so that they do not all ask one node first.
- */
-static void rows_soon(const struct complex *from, struct span own, size_t row, size_t rows)
+static size_t length_of(struct span span)
 {
-    const size_t points = (size_t)n;
-    for (size_t i = 0; i < points - (own.end - own.first); i++) {
-        size_t plane = (own.end + i) % points;
-        read_soon(from + (plane * points + row) * points, rows * points * sizeof *from);
-    }
+    return span.end - span.first;
 }
 
-/* Plane `plane` of the one cube is row `plane` of all planes of the other. */
-static void gather(struct complex *to, const struct complex *from, size_t plane)
+/*
+ * The planes of others, counted from the one behind a thread's own, so that they do not all ask one
+ * node first. Says that a thread's rows of some of these will be read soon.
+ */
+static void planes_soon(const struct complex *from, struct span own, size_t first, size_t count)
 {
-    const size_t points = (size_t)n;
-    for (size_t i = 0; i < points; i++)
-        memcpy(to + (plane * points + i) * points, from + (i * points + plane) * points,
+    const size_t points = (size_t)n, others = points - length_of(own);
+    struct soon soon = {0};
+    for (size_t i = first; i < first + count && i < others; i++)
+        add_to_soon(&soon, from + ((own.end + i) % points * points + own.first) * points,
+                    length_of(own) * points * sizeof *from);
+    read_all_soon(&soon);
+}
+
+/* So many are told of in advance: what may be under way at once. */
+static size_t planes_ahead(struct span own)
+{
+    size_t planes = ((size_t)4 << 20) / (length_of(own) * (size_t)n * sizeof(struct complex));
+    return planes > 0 ? planes : 1;
+}
+
+/*
+ * Plane `plane` of the one cube is row `plane` of all planes of the other, one's own first. With the
+ * first plane come all rows of others that a thread needs: it tells of them as it reads.
+ */
+static void gather(struct complex *to, const struct complex *from, struct span own, size_t plane)
+{
+    const size_t points = (size_t)n, ahead = planes_ahead(own);
+    if (plane == own.first)
+        planes_soon(from, own, 0, ahead);
+    for (size_t i = 0; i < points; i++) {
+        size_t row = (own.first + i) % points;
+        if (plane == own.first && i >= length_of(own))
+            planes_soon(from, own, i - length_of(own) + ahead, 1);
+        memcpy(to + (plane * points + row) * points, from + (row * points + plane) * points,
                points * sizeof *to);
+    }
 }
 
 static void forward(const struct shared *s, struct lines *x)
@@ -256,9 +275,7 @@ static void forward(const struct shared *s, struct lines *x)
     }
     barrier();
     for (size_t y = own.first; y < own.end; y++) {
-        if ((y - own.first) % ROWS_AHEAD == 0)
-            rows_soon(s->by_z, own, y, y + ROWS_AHEAD < own.end ? ROWS_AHEAD : own.end - y);
-        gather(s->by_y, s->by_z, y);
+        gather(s->by_y, s->by_z, own, y);
         transform_all_columns(s->by_y + y * points * points, FORWARD, 1.0, x);
     }
 }
@@ -274,9 +291,7 @@ static void inverse(const struct shared *s, struct lines *x)
     }
     barrier();
     for (size_t z = own.first; z < own.end; z++) {
-        if ((z - own.first) % ROWS_AHEAD == 0)
-            rows_soon(s->by_y, own, z, z + ROWS_AHEAD < own.end ? ROWS_AHEAD : own.end - z);
-        gather(s->by_z, s->by_y, z);
+        gather(s->by_z, s->by_y, own, z);
         transform_all_columns(s->by_z + z * points * points, INVERSE, scale, x);
     }
 }

@@ -124,7 +124,7 @@ fn help_is_help() {
 /// Mistakes that the programs' own checks must find: in which source, what stands there, what is put in its place.
 const PLANTED: [(&str, &str, &str); 15] = [
     ("fft3d", "roots[2 * j * step]", "roots[2 * j * step + (j == 1)]"),
-    ("fft3d", "from + (i * points + plane) * points,", "from + (i * points + plane / 2 * 2) * points,"),
+    ("fft3d", "from + (row * points + plane) * points,", "from + (row * points + plane / 2 * 2) * points,"),
     ("fft3d", "1.0 / ((double)n * (double)n * (double)n)", "1.0 / ((double)n * (double)n)"),
     (
         "fft3d",
