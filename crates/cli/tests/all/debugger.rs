@@ -55,20 +55,22 @@ fn a_missing_debugger_is_named() {
 fn control_c_is_the_debuggers() {
     let mark = mark("debugger-control-c");
     let directory = tempfile::tempdir().unwrap();
+    // Each waits for the other's word: the debugger ends behind the program, which goes on behind the interruption.
     let debugger = script(
         directory.path(),
         "debugger",
-        "trap 'echo interrupted; exit 3' INT\n: ready\nwhile :; do sleep 0.05; done",
+        "trap 'echo interrupted; : >interrupted' INT\n: >debugging\nuntil [ -e computed ]; do sleep 0.05; done\nexit 3",
     );
-    let mut command =
-        hiroba(&["run", "-n", "2", "--debug", "1", "sh", "-c", "sleep 1; echo computed; exit 0"]);
-    command.env("HIROBA_DEBUGGER", &debugger).env("HIROBA_TEST_MARK", &mark);
+    let program = ": >computing; until [ -e interrupted ]; do sleep 0.05; done; echo computed; : >computed";
+    let mut command = hiroba(&["run", "-n", "2", "--debug", "1", "sh", "-c", program]);
+    command.current_dir(&directory).env("HIROBA_DEBUGGER", &debugger).env("HIROBA_TEST_MARK", &mark);
     let (keyboard, child) = in_terminal(&mut command);
-    eventually("the debugger and the program run", || processes_marked(&mark) >= 2 + 2 * 2);
+    let begun = |name: &str| directory.path().join(name).exists();
+    eventually("the debugger and the program run", || begun("debugging") && begun("computing"));
     rustix::io::write(&keyboard, b"\x03").unwrap();
     let called = finish(child);
     assert_eq!(called.status, 3, "the debugger's, as it has ended by itself: {called:?}");
-    assert!(called.stdout.contains("interrupted") && called.stdout.contains("computed"), "{called:?}");
+    assert_eq!(called.stdout, "interrupted\ncomputed\n", "{called:?}");
     assert_eq!(processes_marked(&mark), 0);
 }
 

@@ -4,6 +4,7 @@ pub mod forms;
 pub mod terminal;
 
 use std::io::Read;
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -39,6 +40,7 @@ impl Called {
 pub fn hiroba(arguments: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_hiroba"));
     command.args(arguments).stdin(Stdio::null()).env_remove("HIROBA_CONTROL_FD");
+    heed_the_keyboard(&mut command);
     command
 }
 
@@ -46,7 +48,22 @@ pub fn hiroba(arguments: &[&str]) -> Command {
 pub fn shell(script: &str) -> Command {
     let mut command = Command::new("sh");
     command.args(["-c", script]).env("H", env!("CARGO_BIN_EXE_hiroba")).stdin(Stdio::null());
+    heed_the_keyboard(&mut command);
     command
+}
+
+/// Has `command` find Ctrl-C and Ctrl-\ as in a user's foreground, also where these tests run in a shell's background,
+/// which ignores both.
+fn heed_the_keyboard(command: &mut Command) {
+    let heed = || {
+        for signal in [libc::SIGINT, libc::SIGQUIT] {
+            // SAFETY: a system call that gives up a handler, of which this child has none.
+            unsafe { libc::signal(signal, libc::SIG_DFL) };
+        }
+        Ok(())
+    };
+    // SAFETY: system calls only, which are allowed between fork and exec.
+    unsafe { command.pre_exec(heed) };
 }
 
 /// Starts `command` with piped output.
