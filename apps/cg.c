@@ -184,7 +184,7 @@ static bool build(struct matrix *m, struct span own)
     struct generators g = {NULL, NULL, NULL};
     double *dense = calloc(rows, sizeof *dense);
     size_t elements = 0;
-    *m = (struct matrix){NULL, NULL, 0, calloc(own.end - own.first + 1, sizeof *m->first)};
+    *m = (struct matrix){NULL, NULL, 0, calloc(length_of(own) + 1, sizeof *m->first)};
     bool good = generate(&g) && dense != NULL && m->first != NULL;
     for (size_t row = own.first; good && row < own.end; row++) {
         good = make_room(m, elements);
@@ -199,7 +199,7 @@ static bool build(struct matrix *m, struct span own)
         }
     }
     if (good)
-        m->first[own.end - own.first] = elements;
+        m->first[length_of(own)] = elements;
     forget(&g);
     free(dense);
     return good;
@@ -266,7 +266,7 @@ static const double *product_of(const struct shared *s, const struct own *o, siz
 {
     struct span blocks = share_of(block_count(), thread, thread_count());
     *first = blocks.first * BLOCK;
-    *rows = (blocks.end - blocks.first) * BLOCK;
+    *rows = length_of(blocks) * BLOCK;
     return part_of(s->products[o->turn], thread);
 }
 
@@ -364,7 +364,7 @@ static void begin(struct own *o)
 {
     o->blocks = own_share(block_count());
     o->first = o->blocks.first * BLOCK;
-    o->rows = (o->blocks.end - o->blocks.first) * BLOCK;
+    o->rows = length_of(o->blocks) * BLOCK;
     o->turn = 0;
     o->p = own_vector(problem->rows);
     o->x = own_vector(problem->rows);

@@ -251,6 +251,11 @@ struct span {
     size_t first, end;
 };
 
+static inline size_t length_of(struct span span)
+{
+    return span.end - span.first;
+}
+
 /* The part of `total` things that the thread `index` of `count` has: none, if there are too few. */
 static inline struct span share_of(size_t total, size_t index, size_t count)
 {

@@ -101,11 +101,6 @@ struct patch {
     size_t stride;
 };
 
-static size_t length_of(struct span span)
-{
-    return span.end - span.first;
-}
-
 /* A panel of a thread's rows. */
 static struct patch panel_of(struct complex *matrix, size_t owner, size_t panel)
 {

@@ -221,11 +221,6 @@ static double set_up;
 static struct clocks elapsed;
 static size_t threads;
 
-static size_t length_of(struct span span)
-{
-    return span.end - span.first;
-}
-
 /*
  * The planes of others, counted from the one behind a thread's own, so that they do not all ask one
  * node first. Says that a thread's rows of some of these will be read soon.

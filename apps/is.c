@@ -129,7 +129,7 @@ static void leave_pieces(const struct shared *s, const uint32_t *counts)
     uint32_t below = 0;
     for (size_t to = 0; to < count; to++) {
         struct span range = share_of(value_count(), to, count);
-        const size_t length = range.end - range.first;
+        const size_t length = length_of(range);
         const uint32_t *from = counts + range.first;
         uint32_t *piece = s->pieces + thread * value_count() + range.first;
         struct piece *head = &s->heads[thread * RANGES_MAX + to];
@@ -149,7 +149,7 @@ static void leave_pieces(const struct shared *s, const uint32_t *counts)
 /* Adds to this thread's counts of its range those that another has left for it. */
 static void add_piece(const struct shared *s, size_t from, struct span range, uint32_t *counts)
 {
-    const size_t length = range.end - range.first;
+    const size_t length = length_of(range);
     const uint32_t *piece = s->pieces + from * value_count() + range.first;
     bool is_narrow = s->heads[from * RANGES_MAX + thread_number()].is_narrow;
     read_soon(piece, length * (is_narrow ? sizeof(uint8_t) : sizeof *piece));
@@ -222,7 +222,7 @@ static void fill(const struct shared *s)
 static void sort(const struct shared *s, uint32_t *next)
 {
     const struct span range = own_share(value_count());
-    memcpy(next + range.first, s->ranks + range.first, (range.end - range.first) * sizeof *next);
+    memcpy(next + range.first, s->ranks + range.first, length_of(range) * sizeof *next);
     for (size_t i = 0; i < key_count(); i++) {
         uint32_t key = s->keys[i];
         if (i % 1024 == 0)

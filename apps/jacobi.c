@@ -270,7 +270,7 @@ static void work(void *argument)
     double start = seconds();
     fill(p->copies[0], rows);
     memcpy(p->copies[1] + rows.first * (size_t)n, p->copies[0] + rows.first * (size_t)n,
-           (rows.end - rows.first) * (size_t)n * sizeof(double)); /* the edges stay */
+           length_of(rows) * (size_t)n * sizeof(double)); /* the edges stay */
     barrier();
     struct clocks filled = clocks();
     relax(p, inner(rows));
@@ -311,7 +311,7 @@ static bool check_part(const struct plate *p, struct span rows, struct span colu
 {
     size_t reach = (size_t)(steps < n ? steps : n);
     struct span all_rows = widened(rows, reach), all_columns = widened(columns, reach);
-    size_t width = all_columns.end - all_columns.first, height = all_rows.end - all_rows.first;
+    size_t width = length_of(all_columns), height = length_of(all_rows);
     double *copies[2] = {malloc(width * height * sizeof(double)),
                          malloc(width * height * sizeof(double))};
     bool good = copies[0] != NULL && copies[1] != NULL;

@@ -159,7 +159,7 @@ static uint64_t compute(const struct shared *s)
             times[part]++;
             compute_part(s, part);
         }
-        mine += taken.end - taken.first;
+        mine += length_of(taken);
     }
     return mine;
 }
@@ -194,7 +194,7 @@ static void work(void *argument)
     for (size_t part = own.first; part < own.end; part++) { /* no point has a value yet */
         struct span rows = share_of((size_t)n, part, (size_t)parts);
         memset(s->values + rows.first * (size_t)n, 0,
-               (rows.end - rows.first) * (size_t)n * sizeof *s->values);
+               length_of(rows) * (size_t)n * sizeof *s->values);
     }
     barrier();
     struct clocks start = clocks();

@@ -137,7 +137,7 @@ static void fetch_positions(const struct shared *s, const struct own *o, int cop
     for (size_t i = 1; i < count; i++) {
         const size_t other = (thread + i) % count;
         const struct span bodies = share_of(s->in->bodies, other, count);
-        const size_t length = bodies.end - bodies.first;
+        const size_t length = length_of(bodies);
         const double *left = part_of(s->left[copy], other);
         for (size_t axis = 0; axis < 3; axis++)
             memcpy(o->position[axis] + bodies.first, left + axis * length, length * sizeof *left);
@@ -504,7 +504,7 @@ static void begin(const struct input *in, struct own *o)
 {
     const struct span own = own_share(in->bodies);
     o->first = own.first;
-    o->count = own.end - own.first;
+    o->count = length_of(own);
     for (int axis = 0; axis < 3; axis++) {
         o->position[axis] = room(in->bodies);
         o->velocity[axis] = room(o->count);

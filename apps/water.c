@@ -406,12 +406,12 @@ static void exchange_forces(const struct shared *s, const struct bench *b)
 {
     const size_t me = thread_number();
     struct span own = own_molecules();
-    const size_t numbers = (own.end - own.first) * COORDINATES;
+    const size_t numbers = length_of(own) * COORDINATES;
     for (size_t to = 0; to < threads; to++) {
         struct span theirs = molecules_of(to);
         memcpy(to == me ? force_of(s, own.first) : given_by(s, me, to),
                b->force + theirs.first * COORDINATES,
-               (theirs.end - theirs.first) * COORDINATES * sizeof *b->force);
+               length_of(theirs) * COORDINATES * sizeof *b->force);
     }
     barrier();
     for (size_t from = 0; from < threads; from++)
@@ -438,7 +438,7 @@ static void find_forces(const struct shared *s, const struct bench *b, long step
     for (size_t turn = 1; turn < threads; turn++) {
         struct span theirs = molecules_of((thread_number() + turn) % threads);
         read_soon(position_of(s, theirs.first),
-                  (theirs.end - theirs.first) * COORDINATES * sizeof(double));
+                  length_of(theirs) * COORDINATES * sizeof(double));
     }
     for (size_t turn = 0; turn < threads; turn++) { /* the own ones while the others travel */
         struct span molecules = molecules_of((thread_number() + turn) % threads);
