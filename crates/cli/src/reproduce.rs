@@ -156,13 +156,15 @@ pub fn reproduce(options: &ReproduceOptions) -> Result<u8, Failure> {
     Ok(0)
 }
 
-/// Columns where standard output is no terminal.
+/// Columns where standard output is no terminal, or one that does not say how many it has.
 const COLUMNS: usize = 100;
 
 fn text_columns() -> usize {
     let stdout = std::io::stdout();
     let size = stdout.is_terminal().then(|| rustix::termios::tcgetwinsize(&stdout).ok()).flatten();
-    size.map_or(COLUMNS, |size| usize::from(size.ws_col)).max(40)
+    // A terminal that nobody has told its width has none.
+    let columns = size.map(|size| usize::from(size.ws_col)).filter(|columns| *columns > 0);
+    columns.unwrap_or(COLUMNS).max(40)
 }
 
 fn measure(options: &ReproduceOptions) -> Result<Report, Stopped> {

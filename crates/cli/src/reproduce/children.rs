@@ -1,6 +1,7 @@
 //! Commands that are run one at a time, and what they print. Signals are passed on to them, and end the whole.
 
 use std::io::Read;
+use std::os::fd::AsFd;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::process::{Child, Command, Stdio};
 
@@ -14,12 +15,15 @@ use crate::run::signals::{self, FORWARDED, Inherited, SignalDescriptor};
 /// More output than this is no report.
 const OUTPUT_BYTES_MAX: usize = 1 << 20;
 
+/// A longer line of standard error is passed on in pieces, in bytes.
+const LINE_BYTES_MAX: usize = 64 << 10;
+
 /// A command that has ended.
 #[derive(Debug)]
 pub struct Ended {
     /// Its exit status; 128+S after signal S.
     pub status: i32,
-    /// What it printed.
+    /// What it printed on standard output.
     pub output: String,
 }
 
@@ -38,10 +42,10 @@ impl Children {
         Ok(Children { arrivals: SignalDescriptor::open()?, inherited })
     }
 
-    /// Runs a command to its end.
-    pub fn call(&self, mut command: Command) -> Result<Ended, Stopped> {
+    /// Runs a command to its end; `tell` gets the lines of its standard error as they come.
+    pub fn call(&self, mut command: Command, tell: &mut dyn FnMut(&str)) -> Result<Ended, Stopped> {
         self.check_interruption(None)?;
-        command.stdin(Stdio::null()).stdout(Stdio::piped());
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let inherited = self.inherited;
         let prepare = move || {
             signals::restore(&inherited);
@@ -51,7 +55,7 @@ impl Children {
         // SAFETY: system calls only, which are allowed between fork and exec.
         unsafe { command.pre_exec(prepare) };
         let mut child = command.spawn().map_err(Stopped::NotStarted)?;
-        let listened = self.listen(&mut child);
+        let listened = self.listen(&mut child, tell);
         if matches!(listened, Err(Stopped::Failed(_))) {
             let _ = child.kill();
         }
@@ -82,28 +86,93 @@ impl Children {
         interrupted
     }
 
-    /// Takes what the child prints until it closes its output.
-    fn listen(&self, child: &mut Child) -> Result<String, Stopped> {
-        let Some(mut stdout) = child.stdout.take() else { return Ok(String::new()) };
-        let mut output = Vec::new();
-        let mut bytes = [0u8; 4096];
+    /// Takes what the child prints until it closes both its outputs.
+    fn listen(&self, child: &mut Child, tell: &mut dyn FnMut(&str)) -> Result<String, Stopped> {
+        let (mut stdout, mut stderr) = (child.stdout.take(), child.stderr.take());
+        let (mut output, mut lines) = (Vec::new(), Lines::default());
         let mut interrupted = Ok(());
-        loop {
-            let mut fds = [PollFd::new(&stdout, PollFlags::IN), PollFd::new(&self.arrivals.0, PollFlags::IN)];
+        while stdout.is_some() || stderr.is_some() {
+            // In place of one that is closed stands what is looked at anyway.
+            let arrivals = self.arrivals.0.as_fd();
+            let sources = [
+                stdout.as_ref().map_or(arrivals, AsFd::as_fd),
+                stderr.as_ref().map_or(arrivals, AsFd::as_fd),
+                arrivals,
+            ];
+            let mut fds = sources.map(|source| PollFd::from_borrowed_fd(source, PollFlags::IN));
             if poll(&mut fds, None) == Err(rustix::io::Errno::INTR) {
                 continue;
             }
-            let readable = !fds[0].revents().is_empty();
+            let [from_stdout, from_stderr, _] = fds.map(|fd| !fd.revents().is_empty());
             interrupted = interrupted.and(self.check_interruption(Some(child)));
-            if !readable {
-                continue;
+            if from_stdout {
+                take(&mut stdout, |bytes| {
+                    if output.len() < OUTPUT_BYTES_MAX {
+                        output.extend_from_slice(bytes);
+                    }
+                })?;
             }
-            match stdout.read(&mut bytes)? {
-                0 => break,
-                got if output.len() < OUTPUT_BYTES_MAX => output.extend_from_slice(&bytes[..got]),
-                _ => {}
+            if from_stderr {
+                take(&mut stderr, |bytes| lines.take(bytes, tell))?;
             }
         }
+        lines.end(tell);
         interrupted.map(|()| String::from_utf8_lossy(&output).into_owned())
+    }
+}
+
+/// Reads what is there for `with`; a source that has ended is closed.
+fn take(source: &mut Option<impl Read>, with: impl FnOnce(&[u8])) -> std::io::Result<()> {
+    let mut bytes = [0u8; 4096];
+    let got = source.as_mut().map_or(Ok(0), |source| source.read(&mut bytes))?;
+    if got == 0 {
+        *source = None;
+    } else {
+        with(&bytes[..got]);
+    }
+    Ok(())
+}
+
+/// Puts pieces together to lines.
+#[derive(Default)]
+struct Lines {
+    begun: Vec<u8>,
+}
+
+impl Lines {
+    fn take(&mut self, bytes: &[u8], tell: &mut dyn FnMut(&str)) {
+        for piece in bytes.split_inclusive(|byte| *byte == b'\n') {
+            self.begun.extend_from_slice(piece);
+            if piece.ends_with(b"\n") || self.begun.len() >= LINE_BYTES_MAX {
+                self.end(tell);
+            }
+        }
+    }
+
+    fn end(&mut self, tell: &mut dyn FnMut(&str)) {
+        let line = String::from_utf8_lossy(&self.begun);
+        if !line.is_empty() {
+            tell(line.strip_suffix('\n').unwrap_or(&line));
+        }
+        self.begun.clear();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_come_whole() {
+        let (mut lines, mut told) = (Lines::default(), Vec::new());
+        let mut tell = |line: &str| told.push(line.to_owned());
+        for piece in ["one\ntw", "o\n\nthr", "ee"] {
+            lines.take(piece.as_bytes(), &mut tell);
+        }
+        lines.end(&mut tell);
+        lines.end(&mut tell);
+        lines.take(&[b'x'; LINE_BYTES_MAX + 1], &mut tell);
+        assert_eq!(told[..4], ["one", "two", "", "three"]);
+        assert_eq!((told[4].len(), told.len()), (LINE_BYTES_MAX + 1, 5), "no line grows without bounds");
     }
 }

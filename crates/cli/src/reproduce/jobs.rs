@@ -176,7 +176,7 @@ impl<'a> Workshop<'a> {
         for program in groups.iter().flatten().map(|job| job.program) {
             if !compiled.contains(&program) {
                 watch.say(&format!("compiling {}", program.name));
-                program.compile(self.children, &self.directory, self.compiler_flags)?;
+                program.compile(self.children, &self.directory, self.compiler_flags, watch)?;
                 compiled.push(program);
             }
         }
@@ -187,7 +187,7 @@ impl<'a> Workshop<'a> {
                 for job in group {
                     watch.show(left.done(), left.all, left.estimate(), &job.describe());
                     let began = Instant::now();
-                    let fields = self.run(job)?;
+                    let fields = self.run(job, watch)?;
                     left.note(job, began.elapsed());
                     results.runs.entry(job.clone()).or_default().push(fields);
                 }
@@ -196,7 +196,7 @@ impl<'a> Workshop<'a> {
         Ok(results)
     }
 
-    fn run(&self, job: &Job) -> Result<Fields, Stopped> {
+    fn run(&self, job: &Job, watch: &mut Watch) -> Result<Fields, Stopped> {
         let mut command = match &job.form {
             Form::Sequential => Command::new(job.program.sequential_executable(&self.directory)),
             Form::Nodes { nodes, protocol, fabric, page_size, prefetch } => {
@@ -215,7 +215,7 @@ impl<'a> Workshop<'a> {
         };
         command.args(&job.arguments).current_dir(&self.directory);
         let what = job.describe();
-        match self.children.call(command)? {
+        match self.children.call(command, &mut |line| watch.pass_on(line))? {
             Ended { status: 0, output } => parse(&output).map_err(|Unverified::NotPassed| {
                 Stopped::Failed(Failure::new(format!(
                     "expected {what} to print that its checks passed, and it did not; nothing is made of such a run"

@@ -342,6 +342,9 @@ fn reductions(results: &Results, setting: Setting) -> Table {
             "Overhead is what node 0 did not compute; where nodes shared cores, the processor seconds beyond a node's share of the sequential \
              program's, of the node that used most. Below zero AURC costs more. Of FFT on 4 nodes the copy at hand of the paper's table lacks the best protocol."
                 .to_owned(),
+            "The paper's AURC has hardware that carries each write to the page's home. Over UDP there is none: what was written is found by comparison \
+             with twins, and leaves in the background while the program computes. It is with 'hiroba run --fabric shm' that pages are mapped onto their homes."
+                .to_owned(),
         ],
         plot: Plot::None,
         axis: "",

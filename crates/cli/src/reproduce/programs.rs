@@ -6,6 +6,7 @@ use std::process::Command;
 
 use super::children::{Children, Ended};
 use super::stopped::Stopped;
+use super::watch::Watch;
 use crate::compiler::{self, Language};
 use crate::failure::Failure;
 
@@ -74,7 +75,13 @@ impl Program {
     }
 
     /// Writes the source and compiles its forms.
-    pub fn compile(&self, children: &Children, directory: &Path, flags: &[&str]) -> Result<(), Stopped> {
+    pub fn compile(
+        &self,
+        children: &Children,
+        directory: &Path,
+        flags: &[&str],
+        watch: &mut Watch,
+    ) -> Result<(), Stopped> {
         let source = directory.join(format!("{}.c", self.name));
         std::fs::write(&source, self.source)?;
         let arguments = |output: PathBuf, more: &[&str]| {
@@ -88,20 +95,26 @@ impl Program {
         let with = arguments(self.executable(directory), &[]);
         let with =
             compiler::command(Language::C, &with.iter().collect::<Vec<_>>()).map_err(Stopped::Failed)?;
-        self.call_compiler(children, directory, &with)?;
+        self.call_compiler(children, directory, &with, watch)?;
         if self.has_sequential_form {
             let mut without = Language::C.compiler();
             without.extend(arguments(self.sequential_executable(directory), &["-DSEQUENTIAL"]));
-            self.call_compiler(children, directory, &without)?;
+            self.call_compiler(children, directory, &without, watch)?;
         }
         Ok(())
     }
 
-    fn call_compiler(&self, children: &Children, directory: &Path, line: &[OsString]) -> Result<(), Stopped> {
+    fn call_compiler(
+        &self,
+        children: &Children,
+        directory: &Path,
+        line: &[OsString],
+        watch: &mut Watch,
+    ) -> Result<(), Stopped> {
         let mut command = Command::new(&line[0]);
         // What it makes in between goes where everything is removed.
         command.args(&line[1..]).env("TMPDIR", directory);
-        match children.call(command) {
+        match children.call(command, &mut |line| watch.pass_on(line)) {
             Ok(Ended { status: 0, .. }) => Ok(()),
             Ok(Ended { status, .. }) => Err(Stopped::Failed(Failure::new(format!(
                 "the compiler '{}' ended with status {status} at {}.c; name another one in $CC",

@@ -1,6 +1,7 @@
 //! How far the command has come: a bar on a terminal, else now and then a line, both on standard error.
 
-use std::io::IsTerminal;
+use std::collections::HashSet;
+use std::io::{IsTerminal, Write};
 use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
@@ -16,6 +17,8 @@ pub struct Watch {
     bar: Option<ProgressBar>,
     /// Lines written so far.
     lines: usize,
+    /// Remarks of runs that have been passed on.
+    remarks: HashSet<String>,
 }
 
 impl Watch {
@@ -28,7 +31,7 @@ impl Watch {
             bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));
             bar
         });
-        Watch { bar, lines: 0 }
+        Watch { bar, lines: 0, remarks: HashSet::new() }
     }
 
     /// Says what is being done where nobody knows how long it takes.
@@ -36,6 +39,19 @@ impl Watch {
         if let Some(bar) = &self.bar {
             bar.set_message(what.to_owned());
             bar.tick();
+        }
+    }
+
+    /// Passes on a line of a command's standard error. What Hiroba remarks of one run it remarks of all that are like it: once is enough.
+    pub fn pass_on(&mut self, line: &str) {
+        if line.starts_with("hiroba: ") && !self.remarks.insert(line.to_owned()) {
+            return;
+        }
+        // Whoever has closed standard error wants to see none of it.
+        let write = || drop(writeln!(std::io::stderr(), "{line}"));
+        match &self.bar {
+            Some(bar) => bar.suspend(write),
+            None => write(),
         }
     }
 

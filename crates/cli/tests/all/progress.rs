@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
-use crate::support::terminal::terminal;
+use crate::support::terminal::{screen, terminal};
 use crate::support::{call, finish, hiroba, shell, start};
 
 /// The line comes within seconds.
@@ -39,42 +39,6 @@ fn compiled() -> (tempfile::TempDir, PathBuf) {
     let called = finish(start(command.arg(&program).arg(&source)));
     assert_eq!(called.status, 0, "{called:?}");
     (directory, program)
-}
-
-/// The lines that a terminal shows which has got this: as much of one as progress needs.
-fn screen(bytes: &[u8]) -> Vec<String> {
-    let (mut lines, mut row, mut column) = (vec![Vec::new()], 0, 0);
-    let text = String::from_utf8_lossy(bytes).into_owned();
-    let mut rest = text.as_str();
-    while let Some(next) = rest.chars().next() {
-        rest = &rest[next.len_utf8()..];
-        match next {
-            '\r' => column = 0,
-            '\n' => {
-                row += 1;
-                lines.resize(lines.len().max(row + 1), Vec::new());
-            }
-            '\x1b' => {
-                let end = rest.find(|c: char| c.is_ascii_alphabetic()).expect("a whole sequence");
-                let number: usize = rest[1..end].parse().unwrap_or(0);
-                match &rest[end..=end] {
-                    "A" => row -= number.max(1),
-                    "B" => row += number.max(1),
-                    "K" if number == 2 => lines[row].clear(),
-                    "K" => lines[row].truncate(column),
-                    other => panic!("unknown sequence {other:?} in {text:?}"),
-                }
-                rest = &rest[end + 1..];
-            }
-            shown => {
-                let line: &mut Vec<char> = &mut lines[row];
-                line.resize(line.len().max(column + 1), ' ');
-                line[column] = shown;
-                column += 1;
-            }
-        }
-    }
-    lines.into_iter().map(|line| line.into_iter().collect::<String>().trim_end().to_owned()).collect()
 }
 
 #[test]

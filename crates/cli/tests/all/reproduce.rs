@@ -1,11 +1,13 @@
 //! `hiroba reproduce`: the shape of what it tells, what it refuses, and that it leaves nothing behind.
 
+use std::io::Read;
 use std::path::Path;
 use std::process::Command;
 
 use serde_json::Value;
 
-use crate::support::{call, eventually, finish, hiroba, mark, processes_marked, send, start};
+use crate::support::terminal::{in_terminal, screen};
+use crate::support::{call, eventually, finish, hiroba, mark, processes_marked, send, shell, start};
 
 /// With everything temporary in a directory of the test's.
 fn reproduce(directory: &Path, arguments: &[&str]) -> Command {
@@ -97,6 +99,30 @@ fn two_fabrics_stand_beside_the_paper() {
         rows_of(&tables, "table 2").iter().filter(|row| row["paper"].is_number()).collect();
     assert_eq!(beside.len(), 8, "four functions, two fabrics");
     assert!(beside.iter().all(|row| row["measured"].as_f64().is_some_and(|ms| ms > 0.0)), "{beside:?}");
+}
+
+#[test]
+fn a_terminal_shows_remarks_once_and_of_the_bar_nothing_in_the_end() {
+    let directory = tempfile::tempdir().unwrap();
+    let mut command = shell("exec $H reproduce 000 --tiny 2>/dev/tty");
+    command.env("TMPDIR", directory.path()).env("TERM", "xterm");
+    let (mut user, child) = in_terminal(&mut command);
+    drop(command); // the terminal's other side is the command's alone
+    let looking = std::thread::spawn(move || {
+        let mut seen = Vec::new();
+        // The end is an error: nobody is left on the other side.
+        let _ = user.read_to_end(&mut seen);
+        seen
+    });
+    let called = finish(child);
+    assert_eq!((called.status, called.stderr.as_str()), (0, ""), "{called:?}");
+    let seen = looking.join().expect("it reads");
+    assert!(String::from_utf8_lossy(&seen).contains("fft -n "), "there was a bar");
+    let left: Vec<String> = screen(&seen).into_iter().filter(|line| !line.is_empty()).collect();
+    let remark =
+        "hiroba: node 0: aurc cannot map pages onto their homes over udp: updates leave in the background";
+    assert_eq!(left.iter().filter(|line| *line == remark).count(), 1, "{left:?}");
+    assert!(left.iter().all(|line| line.starts_with("hiroba: ")), "traces of the bar: {left:?}");
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! Terminals, and commands on them. Their descriptors are closed in whatever other tests start meanwhile.
+//! Terminals, commands on them, and what is seen there. Their descriptors are closed in whatever other tests start meanwhile.
 
 use std::fs::File;
 use std::os::fd::OwnedFd;
@@ -36,4 +36,40 @@ pub fn in_terminal(command: &mut Command) -> (File, Child) {
     // SAFETY: system calls only, which are allowed between fork and exec.
     unsafe { command.pre_exec(lead) };
     (user, command.spawn().expect("the command starts"))
+}
+
+/// The lines that a terminal shows which has got this: as much of one as progress needs.
+pub fn screen(bytes: &[u8]) -> Vec<String> {
+    let (mut lines, mut row, mut column) = (vec![Vec::new()], 0, 0);
+    let text = String::from_utf8_lossy(bytes).into_owned();
+    let mut rest = text.as_str();
+    while let Some(next) = rest.chars().next() {
+        rest = &rest[next.len_utf8()..];
+        match next {
+            '\r' => column = 0,
+            '\n' => {
+                row += 1;
+                lines.resize(lines.len().max(row + 1), Vec::new());
+            }
+            '\x1b' => {
+                let end = rest.find(|c: char| c.is_ascii_alphabetic()).expect("a whole sequence");
+                let number: usize = rest[1..end].parse().unwrap_or(0);
+                match &rest[end..=end] {
+                    "A" => row -= number.max(1),
+                    "B" => row += number.max(1),
+                    "K" if number == 2 => lines[row].clear(),
+                    "K" => lines[row].truncate(column),
+                    other => panic!("unknown sequence {other:?} in {text:?}"),
+                }
+                rest = &rest[end + 1..];
+            }
+            shown => {
+                let line: &mut Vec<char> = &mut lines[row];
+                line.resize(line.len().max(column + 1), ' ');
+                line[column] = shown;
+                column += 1;
+            }
+        }
+    }
+    lines.into_iter().map(|line| line.into_iter().collect::<String>().trim_end().to_owned()).collect()
 }
