@@ -123,6 +123,11 @@ impl Results {
         runs.get(runs.len() / 2).copied()
     }
 
+    /// All runs of a job.
+    pub fn all(&self, job: &Job) -> &[Fields] {
+        self.runs.get(job).map_or(&[], Vec::as_slice)
+    }
+
     /// The number called `name` in the middle one.
     pub fn median(&self, job: &Job, name: &str) -> Option<f64> {
         Some(self.middle(job, name)?[name])
