@@ -96,7 +96,7 @@ fn grid(page: &mut String, table: &Table, block: &str, rows: &[&Row]) {
         let _ = write!(page, "<tr><td>{}</td>", escaped(line));
         for head in &heads {
             let row = rows.iter().find(|row| row.line == line && row.column == *head);
-            let text = row.map_or(String::new(), |row| escaped(&cell(table, row)).replace('~', "\u{2248}"));
+            let text = row.map_or(String::new(), |row| escaped(&cell(table, row)));
             let (ours, paper) = text.split_once(" [").unwrap_or((&text, ""));
             let _ = match paper {
                 "" => write!(page, "<td>{ours}</td>"),
