@@ -7,6 +7,7 @@ mod compiler;
 mod demo;
 mod doctor;
 mod failure;
+mod lines;
 mod litmus;
 mod quantities;
 mod reproduce;

@@ -17,7 +17,7 @@ mod stopped;
 mod text;
 mod watch;
 
-use std::io::{IsTerminal, Write};
+use std::io::Write;
 use std::path::PathBuf;
 
 use children::Children;
@@ -29,6 +29,7 @@ use stopped::Stopped;
 use watch::Watch;
 
 use crate::failure::{Failure, STATUS_BAD_INPUT, system_words};
+use crate::run::progress::terminal_columns;
 
 /// The papers whose tables can be made.
 pub const PAPERS: [&str; 2] = ["000", "001"];
@@ -160,11 +161,7 @@ pub fn reproduce(options: &ReproduceOptions) -> Result<u8, Failure> {
 const COLUMNS: usize = 100;
 
 fn text_columns() -> usize {
-    let stdout = std::io::stdout();
-    let size = stdout.is_terminal().then(|| rustix::termios::tcgetwinsize(&stdout).ok()).flatten();
-    // A terminal that nobody has told its width has none.
-    let columns = size.map(|size| usize::from(size.ws_col)).filter(|columns| *columns > 0);
-    columns.unwrap_or(COLUMNS).max(40)
+    terminal_columns(std::io::stdout()).unwrap_or(COLUMNS).max(40)
 }
 
 fn measure(options: &ReproduceOptions) -> Result<Report, Stopped> {

@@ -9,14 +9,12 @@ use rustix::event::{PollFd, PollFlags, poll};
 use rustix::process::Signal;
 
 use super::stopped::Stopped;
+use crate::lines::Lines;
 use crate::run::guardian;
 use crate::run::signals::{self, FORWARDED, Inherited, SignalDescriptor};
 
 /// More output than this is no report.
 const OUTPUT_BYTES_MAX: usize = 1 << 20;
-
-/// A longer line of standard error is passed on in pieces, in bytes.
-const LINE_BYTES_MAX: usize = 64 << 10;
 
 /// A command that has ended.
 #[derive(Debug)]
@@ -90,6 +88,7 @@ impl Children {
     fn listen(&self, child: &mut Child, tell: &mut dyn FnMut(&str)) -> Result<String, Stopped> {
         let (mut stdout, mut stderr) = (child.stdout.take(), child.stderr.take());
         let (mut output, mut lines) = (Vec::new(), Lines::default());
+        let mut tell_line = |line: &[u8]| tell(&String::from_utf8_lossy(line));
         let mut interrupted = Ok(());
         while stdout.is_some() || stderr.is_some() {
             // In place of one that is closed stands what is looked at anyway.
@@ -113,10 +112,10 @@ impl Children {
                 })?;
             }
             if from_stderr {
-                take(&mut stderr, |bytes| lines.take(bytes, tell))?;
+                take(&mut stderr, |bytes| lines.take(bytes, &mut tell_line))?;
             }
         }
-        lines.end(tell);
+        lines.end(&mut tell_line);
         interrupted.map(|()| String::from_utf8_lossy(&output).into_owned())
     }
 }
@@ -131,48 +130,4 @@ fn take(source: &mut Option<impl Read>, with: impl FnOnce(&[u8])) -> std::io::Re
         with(&bytes[..got]);
     }
     Ok(())
-}
-
-/// Puts pieces together to lines.
-#[derive(Default)]
-struct Lines {
-    begun: Vec<u8>,
-}
-
-impl Lines {
-    fn take(&mut self, bytes: &[u8], tell: &mut dyn FnMut(&str)) {
-        for piece in bytes.split_inclusive(|byte| *byte == b'\n') {
-            self.begun.extend_from_slice(piece);
-            if piece.ends_with(b"\n") || self.begun.len() >= LINE_BYTES_MAX {
-                self.end(tell);
-            }
-        }
-    }
-
-    fn end(&mut self, tell: &mut dyn FnMut(&str)) {
-        let line = String::from_utf8_lossy(&self.begun);
-        if !line.is_empty() {
-            tell(line.strip_suffix('\n').unwrap_or(&line));
-        }
-        self.begun.clear();
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn lines_come_whole() {
-        let (mut lines, mut told) = (Lines::default(), Vec::new());
-        let mut tell = |line: &str| told.push(line.to_owned());
-        for piece in ["one\ntw", "o\n\nthr", "ee"] {
-            lines.take(piece.as_bytes(), &mut tell);
-        }
-        lines.end(&mut tell);
-        lines.end(&mut tell);
-        lines.take(&[b'x'; LINE_BYTES_MAX + 1], &mut tell);
-        assert_eq!(told[..4], ["one", "two", "", "three"]);
-        assert_eq!((told[4].len(), told.len()), (LINE_BYTES_MAX + 1, 5), "no line grows without bounds");
-    }
 }

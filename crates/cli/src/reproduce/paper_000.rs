@@ -20,8 +20,10 @@ const BEST_OF: usize = 3;
 
 const NODES: [u16; 2] = [2, 4];
 
-/// What everything is measured over, and what AURC has the paper's hardware on: stores that are at the home at once.
+/// What everything is measured over, as in the paper.
 const FABRIC: &str = "udp";
+
+/// Here AURC has what the paper's hardware does: stores that are at the home at once.
 const MAPPING_FABRIC: &str = "shm";
 
 /// The paper's coherence unit.

@@ -136,7 +136,7 @@ fn conclude(options: &RunOptions, nodes: u16, outcome: &Outcome, file: Option<St
                 if outcome.started { "no node left the job in good order" } else { "no job was started" };
             say(&format!("no statistics: {why}"));
         } else {
-            let columns = progress::terminal_columns().unwrap_or(statistics_table::COLUMNS);
+            let columns = progress::terminal_columns(std::io::stderr()).unwrap_or(statistics_table::COLUMNS);
             let _ = std::io::stderr().write_all(statistics_table::render(&account, columns).as_bytes());
         }
     }

@@ -7,11 +7,10 @@ use std::os::fd::{AsFd, OwnedFd};
 use rustix::event::{PollFd, PollFlags, poll};
 
 use super::progress;
+use crate::lines::Lines;
 
 /// Output that waits for its reader, in bytes; nodes are not read from while there is more.
 const QUEUE_BYTES_MAX: usize = 1 << 20;
-/// A longer line is broken, in bytes.
-const LINE_BYTES_MAX: usize = 64 << 10;
 /// A pipe that is writable takes this many bytes without blocking (`PIPE_BUF`).
 const WRITE_BYTES: usize = 4096;
 
@@ -58,39 +57,29 @@ struct Stream {
     fd: Option<OwnedFd>,
     open: bool,
     label: Option<String>,
-    line: Vec<u8>,
+    lines: Lines,
 }
 
 impl Stream {
     fn take(&mut self, bytes: &[u8], queue: &mut VecDeque<u8>) {
-        if self.label.is_none() {
-            return queue.extend(bytes);
-        }
-        for piece in bytes.split_inclusive(|byte| *byte == b'\n') {
-            self.line.extend_from_slice(piece);
-            if piece.ends_with(b"\n") || self.line.len() >= LINE_BYTES_MAX {
-                self.end_line(queue);
-            }
+        match &self.label {
+            None => queue.extend(bytes),
+            Some(label) => self.lines.take(bytes, |line| put_line(label, line, queue)),
         }
     }
 
     fn end(&mut self, queue: &mut VecDeque<u8>) {
-        self.end_line(queue);
+        let label = self.label.as_deref().unwrap_or("");
+        self.lines.end(|line| put_line(label, line, queue));
         self.fd = None;
         self.open = false;
     }
+}
 
-    fn end_line(&mut self, queue: &mut VecDeque<u8>) {
-        if self.line.is_empty() {
-            return;
-        }
-        queue.extend(self.label.as_deref().unwrap_or("").as_bytes());
-        queue.extend(&self.line);
-        if self.line.last() != Some(&b'\n') {
-            queue.push_back(b'\n');
-        }
-        self.line.clear();
-    }
+fn put_line(label: &str, line: &[u8], queue: &mut VecDeque<u8>) {
+    queue.extend(label.as_bytes());
+    queue.extend(line);
+    queue.push_back(b'\n');
 }
 
 /// All streams of all nodes and what waits to be written.
@@ -117,7 +106,7 @@ impl Labeller {
 
     fn add_stream(&mut self, sink: Sink, node: usize, fd: Option<OwnedFd>, label: bool) {
         let label = label.then(|| format!("[{node}] "));
-        self.streams[sink as usize].insert(node, Stream { fd, open: true, label, line: Vec::new() });
+        self.streams[sink as usize].insert(node, Stream { fd, open: true, label, lines: Lines::default() });
     }
 
     /// Takes what an agent has passed on.
@@ -201,14 +190,16 @@ impl Labeller {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::lines::LINE_BYTES_MAX;
 
     fn labelled(pieces: &[&[u8]]) -> Vec<u8> {
-        let mut stream = Stream { fd: None, open: true, label: Some("[1] ".to_owned()), line: Vec::new() };
+        let mut stream =
+            Stream { fd: None, open: true, label: Some("[1] ".to_owned()), lines: Lines::default() };
         let mut queue = VecDeque::new();
         for piece in pieces {
             stream.take(piece, &mut queue);
         }
-        stream.end_line(&mut queue);
+        stream.end(&mut queue);
         queue.into()
     }
 

@@ -5,6 +5,7 @@
 //! to Hiroba's own words and labelled lines, and is gone when the job ends. A program that writes to the terminal itself writes over it.
 
 use std::io::IsTerminal;
+use std::os::fd::AsFd;
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -32,9 +33,9 @@ pub fn give_way(write: impl FnOnce()) {
     }
 }
 
-/// How wide the terminal is that standard error is, if it is one and says so.
-pub fn terminal_columns() -> Option<usize> {
-    let size = rustix::termios::tcgetwinsize(rustix::stdio::stderr()).ok()?;
+/// How wide the terminal is that a stream is, if it is one and says so.
+pub fn terminal_columns(stream: impl AsFd) -> Option<usize> {
+    let size = rustix::termios::tcgetwinsize(stream).ok()?;
     Some(usize::from(size.ws_col)).filter(|columns| *columns > 0)
 }
 
@@ -109,7 +110,7 @@ impl Progress {
         if elapsed < SILENT_FOR || writable != Ok(1) {
             return;
         }
-        let columns = terminal_columns().unwrap_or(COLUMNS);
+        let columns = terminal_columns(std::io::stderr()).unwrap_or(COLUMNS);
         let text = line(elapsed, nodes, &Rates::between(&self.nodes), columns);
         let mut drawn = DRAWN.lock().unwrap_or_else(PoisonError::into_inner);
         drawn.get_or_insert_with(new_line).set_message(text);
