@@ -1,7 +1,8 @@
 /*
  * Proves: condition variables with Mesa semantics. Producers and consumers pass every item through
  * a small buffer exactly once, woken by signals or by broadcasts; waiting gives the lock up; nodes
- * that wait for their turn all get it.
+ * that wait for their turn all get it. Signals without the lock, and for nothing, reach threads whose
+ * releases still have changed pages to send.
  */
 #include <stdint.h>
 
@@ -9,6 +10,7 @@
 
 enum { CAPACITY = 4, ITEMS = 150, TURNS = 40 };
 enum { LOCK = 1, NOT_FULL = 2, NOT_EMPTY = 3, NEW_TURN = 4 };
+enum { PAGES = 16, PAGE = 4096 };
 
 struct buffer {
     uint32_t items[CAPACITY];
@@ -82,6 +84,29 @@ static void pass_items(int all)
     hiroba_barrier();
 }
 
+/* Each waits for its turn with changed pages that all others have read, so that its release takes its time. */
+static void signal_without_lock(void)
+{
+    int *turn = shared(sizeof *turn);
+    unsigned char *pages = shared(PAGES * PAGE);
+    for (int round = 0; round < TURNS; round++) {
+        for (int page = 0; page < PAGES; page++)
+            CHECK(pages[page * PAGE + node] == (unsigned char)round, "a page lost what this node wrote");
+        hiroba_barrier();
+        hiroba_lock(LOCK);
+        for (int page = 0; page < PAGES; page++)
+            pages[page * PAGE + node]++;
+        while (*turn != round * nodes + node)
+            hiroba_cond_wait(NEW_TURN, LOCK);
+        ++*turn;
+        hiroba_unlock(LOCK);
+        for (int hint = 0; hint < 3; hint++)
+            hiroba_cond_broadcast(NEW_TURN);
+        hiroba_barrier();
+    }
+    CHECK(*turn == TURNS * nodes, "%d turns were taken with signals outside the lock", *turn);
+}
+
 int main(int argc, char **argv)
 {
     join(&argc, &argv);
@@ -101,6 +126,7 @@ int main(int argc, char **argv)
     }
     hiroba_barrier();
     CHECK(*turn == TURNS * nodes, "%d turns were taken", *turn);
+    signal_without_lock();
     hiroba_finalize();
     return 0;
 }

@@ -42,7 +42,7 @@ fn main() -> std::io::Result<()> {
     let kinds = Rc::new(RefCell::new(BTreeMap::new()));
     let mut traces = Vec::new();
     for seed in 0..60 {
-        let shape = Shape { team: 1, foreign: 1, publications: seed % 2 == 0 };
+        let shape = Shape { team: 1, foreign: 1, publications: seed % 2 == 0, waits: false };
         let mutation = Box::new(Listener(kinds.clone()));
         let options = Options { mutation, ..Options::seeded(seed, WriteTracking::Async) };
         let ended = Cluster::new(&generate(seed, shape), hlrc(false), options).run().expect("it ends");

@@ -5,7 +5,7 @@
 //! neighbours on one page are written by different nodes under different rules at once. Phases end at barriers, but for
 //! threads that are in no team. Pages have one size, or several side by side.
 
-use hiroba_base::{LockId, NodeId, PageId, PageRange, Prng, RngExt, seeded};
+use hiroba_base::{CondId, LockId, NodeId, PageId, PageRange, Prng, RngExt, seeded};
 use hiroba_wire::{AtomicOperation, Placement};
 
 use crate::program::{Address, GRANULE_BYTES, Instruction, Program, Region, Register, Script, Width};
@@ -19,6 +19,8 @@ pub struct Shape {
     pub foreign: u16,
     /// With `Publish`, as `free` does it.
     pub publications: bool,
+    /// With condition variables: threads wait for others, and are woken for nothing as well.
+    pub waits: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -32,6 +34,8 @@ enum Role {
     Atomic,
     /// Written by one thread of a pair, then read by the other, ordered by a publication.
     Mailbox(usize, usize),
+    /// A flag under a lock, set by one thread of a pair and awaited by the other, over a condition variable of its own.
+    Gate(usize, usize, LockId),
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -55,6 +59,10 @@ struct Generator {
 }
 
 const REGISTERS_USED: u8 = 16;
+/// What a thread sees of a gate's flag.
+const FLAG: Register = Register(REGISTERS_USED + 1);
+/// Never written.
+const ZERO: Register = Register(REGISTERS_USED + 2);
 
 /// Whether a thread may read and write a slot in a phase without a lock.
 fn owns(thread: usize, phase: usize, members: usize, role: Role) -> bool {
@@ -63,6 +71,16 @@ fn owns(thread: usize, phase: usize, members: usize, role: Role) -> bool {
         Role::Private(owner) => owner == thread,
         _ => false,
     }
+}
+
+/// What a gate's flag holds once it was opened in a phase.
+fn opened_in(phase: usize) -> u64 {
+    phase as u64 + 1
+}
+
+/// The condition variable of a gate.
+fn cond_of(gate: Slot) -> CondId {
+    CondId((gate.at.position() / 8) as u32)
 }
 
 /// The program of a seed, for 2 to 5 nodes.
@@ -165,6 +183,11 @@ impl Generator {
                 Role::Mailbox(from, from + 1 + self.below(self.threads - from - 1))
             }
             12 => Role::Private(self.below(self.threads)),
+            13 if self.shape.waits && width == Width::Word => {
+                let opener = self.below(self.threads);
+                let waiter = (opener + 1 + self.below(self.threads - 1)) % self.threads;
+                Role::Gate(opener, waiter, LockId(self.random.random_range(0..self.locks)))
+            }
             _ => Role::Locked(LockId(self.random.random_range(0..self.locks))),
         }
     }
@@ -212,7 +235,11 @@ impl Generator {
                 }
                 for _ in 0..self.random.random_range(2..=8) {
                     self.piece(me, phase, script);
+                    if self.shape.waits {
+                        self.wake_for_nothing(script);
+                    }
                 }
+                self.open_gates(me, phase, script);
                 if publish && !early {
                     self.publish(me, phase, script);
                 }
@@ -220,6 +247,7 @@ impl Generator {
             if self.shape.publications {
                 self.receive(phase, &mut scripts);
             }
+            self.pass_gates(phase, &mut scripts);
             self.meet(&mut scripts);
         }
         self.read_again(&mut scripts);
@@ -277,6 +305,71 @@ impl Generator {
         let again = from.max(to) < self.members;
         let fits = |slot: &Slot| slot.role == Role::Mailbox(from, to) && (again || phase == 0);
         self.slots.iter().copied().filter(fits).collect()
+    }
+
+    /// A thread sets the flags of its gates, and wakes the waiters with the lock in hand or without.
+    fn open_gates(&mut self, me: usize, phase: usize, script: &mut Vec<Instruction>) {
+        for (slot, lock) in self.gates(phase, |opener, _| opener == me) {
+            let wake = self.wake(slot);
+            let open = Instruction::Store { at: slot.at, width: slot.width, value: opened_in(phase) };
+            script.extend([Instruction::Lock(lock), open]);
+            if self.one_in(2) {
+                script.extend([wake, Instruction::Unlock(lock)]);
+            } else {
+                script.extend([Instruction::Unlock(lock), wake]);
+            }
+        }
+    }
+
+    /// Threads wait for theirs behind everything that another thread may wait for. What they write first has yet to be released
+    /// when they begin to wait.
+    fn pass_gates(&mut self, phase: usize, scripts: &mut [Vec<Instruction>]) {
+        let members = self.members;
+        for (me, script) in scripts.iter_mut().enumerate() {
+            for (slot, lock) in self.gates(phase, |_, waiter| waiter == me) {
+                script.push(Instruction::Lock(lock));
+                for _ in 0..self.random.random_range(0..=3) {
+                    let fits = |role| role == Role::Locked(lock) || owns(me, phase, members, role);
+                    if let Some(written) = self.slot(fits) {
+                        script.push(self.store(written));
+                    }
+                }
+                let test = script.len();
+                let jump_unless = |register, is, to| Instruction::JumpUnless { register, is, to };
+                script.extend([
+                    Instruction::Load { at: slot.at, width: slot.width, into: FLAG },
+                    jump_unless(FLAG, opened_in(phase), test + 3),
+                    jump_unless(ZERO, 1, test + 5),
+                    Instruction::Wait(cond_of(slot), lock),
+                    jump_unless(ZERO, 1, test),
+                    Instruction::Unlock(lock),
+                ]);
+            }
+        }
+    }
+
+    /// Gates that are used in a phase. Threads that do not meet at its end use theirs once.
+    fn gates(&self, phase: usize, fits: impl Fn(usize, usize) -> bool) -> Vec<(Slot, LockId)> {
+        let gate = |slot: &Slot| match slot.role {
+            Role::Gate(opener, waiter, lock) if fits(opener, waiter) => {
+                let again = opener.max(waiter) < self.members;
+                (again || phase == 0).then_some((*slot, lock))
+            }
+            _ => None,
+        };
+        self.slots.iter().filter_map(gate).collect()
+    }
+
+    /// A signal is a hint: a waiter may be woken though nothing has changed.
+    fn wake_for_nothing(&mut self, script: &mut Vec<Instruction>) {
+        if let Some(slot) = self.slot(|role| matches!(role, Role::Gate(..))) {
+            script.push(self.wake(slot));
+        }
+    }
+
+    fn wake(&mut self, gate: Slot) -> Instruction {
+        let cond = cond_of(gate);
+        if self.one_in(2) { Instruction::Signal(cond) } else { Instruction::Broadcast(cond) }
     }
 
     fn node_of(&self, thread: usize) -> NodeId {

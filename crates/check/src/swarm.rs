@@ -104,10 +104,11 @@ impl Case {
     /// The case of a seed under a protocol: with what it can do of what the seed chooses.
     pub fn under(protocol: Protocol, seed: u64) -> Case {
         let mut random = seeded(seed ^ 0x0005_3a12);
-        let shape = Shape {
+        let mut shape = Shape {
             team: random.random_range(1..=2),
             foreign: random.random_range(0..=2),
             publications: random.random_bool(0.4),
+            waits: false,
         };
         // The lossy network carries no messages of a node to itself, which publications between its threads are.
         let is_lossy = random.random_range(0..16) == 0 && !shape.publications;
@@ -133,8 +134,10 @@ impl Case {
         if !protocol.can_move_homes() {
             conditions.homes = HomePolicy::Fixed;
         }
+        let places_by_first_touch = random.random_range(0..3) == 0;
+        shape.waits = random.random_bool(0.4);
         let mut program = generate(seed, shape);
-        if random.random_range(0..3) == 0 {
+        if places_by_first_touch {
             program.regions.iter_mut().for_each(|region| region.placement = Placement::FirstTouch);
         }
         Case { program, conditions }

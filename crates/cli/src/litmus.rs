@@ -94,7 +94,8 @@ fn program_of(arguments: &LitmusArguments) -> Result<Program, Failure> {
             found.map(|litmus| litmus.program).ok_or_else(unknown)
         }
         (None, Some(seed)) => {
-            let shape = Shape { team: arguments.team, foreign: arguments.foreign, publications: false };
+            let shape =
+                Shape { team: arguments.team, foreign: arguments.foreign, publications: false, waits: false };
             Ok(generate(seed, shape))
         }
         (None, None) => {

@@ -50,8 +50,10 @@ pub struct WordOperation {
 pub enum AfterRelease {
     /// The thread goes on to take a lock: only where acquires end intervals.
     Acquire(Sync, Waiter),
-    /// The lock is given up, by a thread that waits for that or for a signal.
-    Unlock(LockId, Option<Waiter>),
+    /// The lock is given up by the thread that waits for that.
+    Unlock(LockId, Waiter),
+    /// The lock is given up by a thread that then waits for a signal.
+    Wait(LockId, Waiter),
     /// The node arrives at a collective.
     Arrive(Collective),
     /// What was written is told to a node.

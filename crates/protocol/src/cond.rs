@@ -10,6 +10,17 @@
 //!   waiter ◀──CondNoted── manager           waiter ◀──CondWake── manager
 //!   waiter releases the lock, waits         waiter takes the lock again
 //! ```
+//!
+//! A release can take several steps (under eager release consistency it waits for its diffs to be performed), and
+//! the wake can come meanwhile: the manager has queued the thread, and a signaller needs no lock. The thread still
+//! holds its lock then, so it asks for it again only when the release is done.
+//!
+//! | stage of a waiting thread | its lock  | `CondNoted`   | the lock is given up   | `CondWake`          |
+//! |---------------------------|-----------|---------------|------------------------|---------------------|
+//! | `Registering`             | held      | → `Releasing` | –                      | refused             |
+//! | `Releasing`               | held      | refused       | → `Waiting`            | → `Woken`           |
+//! | `Woken`                   | held      | refused       | takes the lock again   | refused             |
+//! | `Waiting`                 | given up  | refused       | –                      | takes the lock again |
 
 use std::collections::VecDeque;
 
@@ -32,7 +43,16 @@ pub struct Conds {
 #[derive(Clone, Copy, Debug)]
 struct Waiting {
     lock: LockId,
-    noted: bool,
+    stage: Stage,
+}
+
+/// How far a thread's wait has come: the rows of the table above.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Stage {
+    Registering,
+    Releasing,
+    Woken,
+    Waiting,
 }
 
 /// What follows from a message about condition variables.
@@ -40,8 +60,8 @@ struct Waiting {
 pub enum CondAction {
     /// Nothing more than what has been said.
     Nothing,
-    /// The thread that is about to wait gives its lock up now.
-    Release(LockId),
+    /// The thread that is about to wait gives its lock up now; [`Conds::released`] is to be called when that is done.
+    Release(LockId, Waiter),
     /// The thread that was signalled takes its lock again.
     Acquire(LockId, Waiter),
 }
@@ -60,14 +80,19 @@ impl Conds {
                 out.send(from, &Message::CondNoted { ticket: *ticket });
                 CondAction::Nothing
             }
-            Message::CondNoted { ticket } => CondAction::Release(self.handle_noted(*ticket)?),
+            Message::CondNoted { ticket } => {
+                CondAction::Release(self.handle_noted(*ticket)?, Waiter(*ticket))
+            }
             Message::CondSignal { cond, all } => {
                 for (node, ticket) in self.signal(*cond, *all) {
                     out.send(node, &Message::CondWake { ticket });
                 }
                 CondAction::Nothing
             }
-            Message::CondWake { ticket } => CondAction::Acquire(self.handle_wake(*ticket)?, Waiter(*ticket)),
+            Message::CondWake { ticket } => match self.handle_wake(*ticket)? {
+                Some(lock) => CondAction::Acquire(lock, Waiter(*ticket)),
+                None => CondAction::Nothing,
+            },
             _ => return Ok(None),
         };
         Ok(Some(action))
@@ -75,24 +100,46 @@ impl Conds {
 
     /// A thread of this node is about to wait.
     pub fn begin_wait(&mut self, waiter: Waiter, lock: LockId) {
-        self.waiting.insert(waiter.0, Waiting { lock, noted: false });
+        let before = self.waiting.insert(waiter.0, Waiting { lock, stage: Stage::Registering });
+        debug_assert!(before.is_none(), "a thread waits for one condition variable at a time");
     }
 
     /// The manager has queued the thread: which lock it must release now.
     pub fn handle_noted(&mut self, ticket: Ticket) -> Result<LockId, ProtocolError> {
         match self.waiting.get_mut(&ticket) {
-            Some(waiting) if !waiting.noted => {
-                waiting.noted = true;
-                Ok(waiting.lock)
+            Some(Waiting { lock, stage: stage @ Stage::Registering }) => {
+                *stage = Stage::Releasing;
+                Ok(*lock)
             }
             _ => Err(unexpected("a note for a thread that is about to wait", ticket)),
         }
     }
 
-    /// The thread was signalled: which lock it must take again.
-    pub fn handle_wake(&mut self, ticket: Ticket) -> Result<LockId, ProtocolError> {
-        match self.waiting.remove(&ticket) {
-            Some(Waiting { lock, noted: true }) => Ok(lock),
+    /// The thread has given its lock up. Returns true if it was woken meanwhile: then it takes the lock again.
+    pub fn released(&mut self, waiter: Waiter) -> bool {
+        let waiting = self.waiting.get_mut(&waiter.0).expect("only a thread that waits releases for that");
+        match waiting.stage {
+            Stage::Woken => self.waiting.remove(&waiter.0).is_some(),
+            stage => {
+                debug_assert_eq!(stage, Stage::Releasing, "a lock is given up once a wait");
+                waiting.stage = Stage::Waiting;
+                false
+            }
+        }
+    }
+
+    /// The thread was signalled: the lock that it takes again, unless it has yet to give it up.
+    pub fn handle_wake(&mut self, ticket: Ticket) -> Result<Option<LockId>, ProtocolError> {
+        match self.waiting.get_mut(&ticket) {
+            Some(Waiting { lock, stage: Stage::Waiting }) => {
+                let lock = *lock;
+                self.waiting.remove(&ticket);
+                Ok(Some(lock))
+            }
+            Some(Waiting { stage: stage @ Stage::Releasing, .. }) => {
+                *stage = Stage::Woken;
+                Ok(None)
+            }
             _ => Err(unexpected("a signal for a thread that waits", ticket)),
         }
     }
@@ -141,10 +188,23 @@ mod tests {
         let mut conds = Conds::default();
         conds.begin_wait(Waiter(1), LockId(9));
         assert!(conds.handle_wake(1).is_err());
-        conds.begin_wait(Waiter(1), LockId(9));
         assert_eq!(conds.handle_noted(1), Ok(LockId(9)));
         assert!(conds.handle_noted(1).is_err());
-        assert_eq!(conds.handle_wake(1), Ok(LockId(9)));
+        assert!(!conds.released(Waiter(1)));
+        assert_eq!(conds.handle_wake(1), Ok(Some(LockId(9))));
         assert!(conds.handle_wake(1).is_err());
+        assert!(conds.waiting.is_empty(), "a wait that is over takes no memory");
+    }
+
+    #[test]
+    fn a_wake_during_the_release_is_kept_until_the_lock_is_given_up() {
+        let mut conds = Conds::default();
+        conds.begin_wait(Waiter(1), LockId(9));
+        assert_eq!(conds.handle_noted(1), Ok(LockId(9)));
+        assert_eq!(conds.handle_wake(1), Ok(None), "the thread still holds the lock");
+        assert!(conds.handle_wake(1).is_err(), "the manager's queue held the thread once");
+        assert!(conds.handle_noted(1).is_err());
+        assert!(conds.released(Waiter(1)));
+        assert!(conds.waiting.is_empty(), "a wait that is over takes no memory");
     }
 }

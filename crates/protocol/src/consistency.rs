@@ -303,13 +303,13 @@ impl Consistency {
     fn after_release(&mut self, then: AfterRelease) {
         match then {
             AfterRelease::Unlock(lock, waiter) => {
-                if let Some((waiter, turn)) = self.locks.hold_of(lock) {
-                    self.site.tell(|| Some(Fact::Released { waiter, lock, turn }));
-                }
-                let actions = self.locks.release(lock, &self.site.timestamp);
-                self.carry_out(actions);
-                if let Some(waiter) = waiter {
-                    self.site.out.wake(waiter, Outcome::Done);
+                self.give_up(lock, waiter);
+                self.site.out.wake(waiter, Outcome::Done);
+            }
+            AfterRelease::Wait(lock, waiter) => {
+                self.give_up(lock, waiter);
+                if self.conds.released(waiter) {
+                    self.synchronise(Sync::Acquire(lock), waiter);
                 }
             }
             AfterRelease::Acquire(sync, waiter) => self.begin_acquire(sync, waiter),
@@ -452,6 +452,17 @@ impl Consistency {
         }
     }
 
+    /// The interval that the hold belongs to is closed.
+    fn give_up(&mut self, lock: LockId, waiter: Waiter) {
+        let hold = self.locks.hold_of(lock);
+        debug_assert_eq!(hold.map(|(holder, _)| holder), Some(waiter), "only its holder gives a lock up");
+        if let Some((_, turn)) = hold {
+            self.site.tell(|| Some(Fact::Released { waiter, lock, turn }));
+        }
+        let actions = self.locks.release(lock, &self.site.timestamp);
+        self.carry_out(actions);
+    }
+
     fn acquire_lock(&mut self, lock: LockId, waiter: Waiter) {
         match self.locks.acquire(lock, waiter, &self.site.timestamp) {
             Ok(actions) => self.carry_out(actions),
@@ -481,7 +492,7 @@ impl Consistency {
             Sync::Release(lock) | Sync::Wait(_, lock) if !self.locks.is_held_by(lock, waiter) => {
                 out.wake(waiter, Outcome::Misuse(Misuse::NotHeld(lock)));
             }
-            Sync::Release(lock) => self.site.release_for(AfterRelease::Unlock(lock, Some(waiter))),
+            Sync::Release(lock) => self.site.release_for(AfterRelease::Unlock(lock, waiter)),
             Sync::Wait(cond, lock) => {
                 self.conds.begin_wait(waiter, lock);
                 out.send(cond.manager(nodes), &Message::CondWait { cond, ticket: waiter.0 });
@@ -735,8 +746,8 @@ impl Consistency {
         if let Some(action) = self.conds.handle_message(from, message, out)? {
             match action {
                 CondAction::Nothing => {}
-                CondAction::Release(lock) => self.site.release_for(AfterRelease::Unlock(lock, None)),
-                CondAction::Acquire(lock, waiter) => self.acquire_lock(lock, waiter),
+                CondAction::Release(lock, waiter) => self.site.release_for(AfterRelease::Wait(lock, waiter)),
+                CondAction::Acquire(lock, waiter) => self.synchronise(Sync::Acquire(lock), waiter),
             }
             return Ok(());
         }

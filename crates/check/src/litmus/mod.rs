@@ -521,6 +521,39 @@ fn producer_consumer() -> Program {
     Program::new(2, [producer, consumer(2), consumer(2)])
 }
 
+/// The waiter has written a page that another node reads, so its release takes its time; signals come without the lock, some
+/// of them for nothing.
+fn woken_early() -> Program {
+    let (open, data, written) = (Address::word(1, 0), Address::word(1, 1), Address::word(2, 3));
+    let waiter = vec![
+        lock(1),
+        store(written, 1),
+        load(open, 0),
+        jump_unless(0, 0, 7),
+        add(2, 1),
+        wait(2, 1),
+        jump_unless(9, 1, 2),
+        load(data, 1),
+        unlock(1),
+        barrier(),
+    ];
+    let opener = vec![
+        lock(1),
+        unlock(1),
+        signal(2),
+        broadcast(2),
+        signal(2),
+        lock(1),
+        store(data, 5),
+        store(open, 1),
+        unlock(1),
+        signal(2),
+        barrier(),
+    ];
+    let reader = vec![lock(1), load(written, 0), unlock(1), signal(2), barrier(), load(written, 3)];
+    Program::new(3, [opener, waiter, reader])
+}
+
 fn gate() -> Program {
     let open = Address::word(1, 0);
     let waiter = || {
@@ -585,6 +618,14 @@ fn locks() -> Vec<Litmus> {
             gate(),
         )
         .forbid(|ended| (1..3).any(|node| ended.register(node, 1) != 5)),
+        Litmus::new(
+            "signal during a pending release",
+            "a thread that is woken while it gives its lock up takes it again when that is done",
+            woken_early(),
+        )
+        .forbid(|ended| ended.register(1, 1) != 5 || ended.register(2, 3) != 1)
+        .reach("the waiter is woken for nothing", |ended| ended.register(1, 2) >= 2)
+        .reach("the waiter never waits", |ended| ended.register(1, 2) == 0),
         Litmus::new(
             "trylock among contenders",
             "whoever gets the lock has it alone; requests held back meanwhile are served",

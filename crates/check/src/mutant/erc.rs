@@ -1,8 +1,8 @@
 //! Planted bugs of eager release consistency.
 
 use hiroba_base::{Access, NodeId, PageId, PageSet};
-use hiroba_protocol::{Effect, NewContent};
-use hiroba_wire::{AtomicOperation, Limits, Message};
+use hiroba_protocol::{Effect, NewContent, Outcome, Waiter};
+use hiroba_wire::{AtomicOperation, Limits, Message, Ticket};
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::Mutation;
@@ -64,11 +64,15 @@ pub enum Mutant {
     DropDiffAtFormerHome,
     /// A former home passes diffs on as its own.
     PassDiffsOnAsOwn,
+    /// A waiting thread that is woken before its diffs are performed misses it.
+    MissWakeDuringRelease,
+    /// A waiting thread that is woken goes on without taking its lock again.
+    WakeWithoutLock,
 }
 
 impl Mutant {
     /// All of them.
-    pub const ALL: [Mutant; 26] = [
+    pub const ALL: [Mutant; 28] = [
         Mutant::SkipInvalidation,
         Mutant::SkipUpdate,
         Mutant::ForgetOneReader,
@@ -95,6 +99,8 @@ impl Mutant {
         Mutant::LoseNewsOfMove,
         Mutant::DropDiffAtFormerHome,
         Mutant::PassDiffsOnAsOwn,
+        Mutant::MissWakeDuringRelease,
+        Mutant::WakeWithoutLock,
     ];
 
     /// The bug, ready to be planted in a cluster.
@@ -105,6 +111,8 @@ impl Mutant {
             lowered: FxHashMap::default(),
             contents: FxHashMap::default(),
             told: FxHashMap::default(),
+            unperformed: FxHashMap::default(),
+            woken: FxHashSet::default(),
         })
     }
 }
@@ -118,6 +126,10 @@ struct Planted {
     contents: FxHashMap<PageId, Option<Vec<u8>>>,
     /// How many each home has told of a transaction.
     told: FxHashMap<(NodeId, u64), usize>,
+    /// How many diffs of each node have yet to be performed.
+    unperformed: FxHashMap<NodeId, usize>,
+    /// Threads that wait for a condition variable and have been woken.
+    woken: FxHashSet<(NodeId, Ticket)>,
 }
 
 impl Planted {
@@ -147,6 +159,33 @@ impl Planted {
             }
         }
         lowers && access == Access::Read
+    }
+
+    /// Woken threads go on with the next thing that their node does; their wakes by the engine come to nothing.
+    fn wake_at_once(&mut self, node: NodeId, effect: Effect) -> Vec<Effect> {
+        let theirs: Vec<Ticket> =
+            self.woken.iter().filter(|(at, _)| *at == node).map(|(_, ticket)| *ticket).collect();
+        let mut effects = vec![effect];
+        for ticket in theirs {
+            self.woken.remove(&(node, ticket));
+            effects.insert(0, Effect::Wake { waiter: Waiter(ticket), outcome: Outcome::Done });
+        }
+        effects
+    }
+
+    /// Whether the node has diffs that have yet to be performed; notes what the message tells of that.
+    fn awaits_diffs(&mut self, from: NodeId, to: NodeId, message: &Message<'_>) -> bool {
+        match message {
+            Message::EagerDiffs { writer, diffs } if *writer == from => {
+                *self.unperformed.entry(from).or_default() += diffs.len();
+            }
+            Message::DiffsPerformed { count, .. } => {
+                let left = self.unperformed.entry(to).or_default();
+                *left = left.saturating_sub(*count as usize);
+            }
+            _ => {}
+        }
+        self.unperformed.get(&to).is_some_and(|left| *left > 0)
     }
 
     fn is_about_lowering(&self) -> bool {
@@ -182,6 +221,9 @@ impl Mutation for Planted {
             }
             let lowered = self.lowered.remove(&node).unwrap_or_default();
             return self.lower(lowered, effect);
+        }
+        if self.mutant == Mutant::WakeWithoutLock {
+            return self.wake_at_once(node, effect);
         }
         match (self.mutant, effect) {
             (Mutant::KeepCopy, Effect::Invalidate { .. }) | (Mutant::SkipApply, Effect::Apply { .. }) => {
@@ -269,7 +311,12 @@ impl Mutation for Planted {
 
     fn on_send(&mut self, from: NodeId, to: NodeId, bytes: Vec<u8>, limits: &Limits) -> Vec<(Vec<u8>, bool)> {
         let Ok(message) = Message::decode(&bytes, limits) else { return vec![(bytes, false)] };
+        let awaits_diffs = self.awaits_diffs(from, to, &message);
+        if let Message::CondWake { ticket } = message {
+            self.woken.insert((to, ticket));
+        }
         let is_lost = match (self.mutant, &message) {
+            (Mutant::MissWakeDuringRelease, Message::CondWake { .. }) => awaits_diffs,
             (Mutant::PerformBeforeAnswers, Message::CopiesSettled { .. })
             | (Mutant::ReleaseBeforePerformed, Message::DiffsPerformed { .. }) => from != to,
             (Mutant::PerformBeforeAnswers, _) => false,

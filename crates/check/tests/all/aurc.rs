@@ -22,10 +22,10 @@ const WAYS: [(WriteTracking, bool); 4] = [
 ];
 
 const SHAPES: [Shape; 4] = [
-    Shape { team: 1, foreign: 0, publications: false },
-    Shape { team: 2, foreign: 0, publications: false },
-    Shape { team: 1, foreign: 2, publications: false },
-    Shape { team: 1, foreign: 2, publications: true },
+    Shape { team: 1, foreign: 0, publications: false, waits: false },
+    Shape { team: 2, foreign: 0, publications: false, waits: false },
+    Shape { team: 1, foreign: 2, publications: false, waits: false },
+    Shape { team: 1, foreign: 2, publications: true, waits: false },
 ];
 
 /// A run, and what its loads show to be wrong.

@@ -122,9 +122,10 @@ fn explore(variant: Variant, shape: Shape, network: NetworkChoice, seeds: u64) {
 fn explore_random_programs(mode: Mode) {
     for variant in variants().filter(|variant| variant.mode == mode) {
         for shape in [
-            Shape { team: 1, foreign: 0, publications: false },
-            Shape { team: 2, foreign: 1, publications: false },
-            Shape { team: 1, foreign: 2, publications: true },
+            Shape { team: 1, foreign: 0, publications: false, waits: false },
+            Shape { team: 2, foreign: 1, publications: false, waits: false },
+            Shape { team: 1, foreign: 2, publications: true, waits: false },
+            Shape { team: 2, foreign: 1, publications: false, waits: true },
         ] {
             explore(variant, shape, NetworkChoice::Shuffled, 120);
             if !shape.publications {
@@ -184,7 +185,7 @@ fn count(
 
 #[test]
 fn homes_move_under_both_policies_and_under_no_other() {
-    let shape = Shape { team: 1, foreign: 0, publications: false };
+    let shape = Shape { team: 1, foreign: 0, publications: false, waits: false };
     for variant in variants() {
         let moves: usize = (0..40)
             .map(|seed| count(&generate(seed, shape), variant.engine(), seed).moves.load(Ordering::Relaxed))
@@ -275,7 +276,7 @@ fn noticed(mutant: Option<Mutant>) -> Option<String> {
     };
     let at_random = |variant: Variant| {
         (0..150).find_map(|seed| {
-            let shape = Shape { team: 1 + (seed % 2) as u16, foreign: 0, publications: false };
+            let shape = Shape { team: 1 + (seed % 2) as u16, foreign: 0, publications: false, waits: false };
             let wrong = wrong(&generate(seed, shape), variant, seed, mutant, |_| false)?;
             Some(format!("{shape:?}, {variant:?}, seed {seed}: {wrong}"))
         })

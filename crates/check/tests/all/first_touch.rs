@@ -187,9 +187,9 @@ fn litmus_programs_show_nothing_forbidden() {
 }
 
 const SHAPES: [Shape; 3] = [
-    Shape { team: 1, foreign: 0, publications: false },
-    Shape { team: 2, foreign: 1, publications: false },
-    Shape { team: 1, foreign: 2, publications: true },
+    Shape { team: 1, foreign: 0, publications: false, waits: false },
+    Shape { team: 2, foreign: 1, publications: false, waits: false },
+    Shape { team: 1, foreign: 2, publications: true, waits: false },
 ];
 
 /// As many seeds as `HIROBA_CHECK_SEEDS` says, or 100, of each way and shape.

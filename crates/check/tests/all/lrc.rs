@@ -100,14 +100,15 @@ fn explore(shape: Shape) {
 
 #[test]
 fn random_programs_behave_as_on_one_machine() {
-    explore(Shape { team: 1, foreign: 0, publications: false });
-    explore(Shape { team: 2, foreign: 1, publications: false });
+    explore(Shape { team: 1, foreign: 0, publications: false, waits: false });
+    explore(Shape { team: 2, foreign: 1, publications: false, waits: false });
+    explore(Shape { team: 2, foreign: 1, publications: false, waits: true });
 }
 
 #[test]
 fn random_programs_that_publish_behave_as_on_one_machine() {
-    explore(Shape { team: 1, foreign: 1, publications: true });
-    explore(Shape { team: 2, foreign: 2, publications: true });
+    explore(Shape { team: 1, foreign: 1, publications: true, waits: false });
+    explore(Shape { team: 2, foreign: 2, publications: true, waits: false });
 }
 
 fn noticed_by_litmus(litmus: &Litmus, mutant: Option<Mutant>) -> Option<String> {
@@ -125,7 +126,7 @@ fn noticed_by_litmus(litmus: &Litmus, mutant: Option<Mutant>) -> Option<String> 
 fn noticed(mutant: Option<Mutant>) -> Option<String> {
     let by_litmus = catalogue().iter().find_map(|litmus| noticed_by_litmus(litmus, mutant));
     by_litmus.or_else(|| {
-        let shape = Shape { team: 2, foreign: 1, publications: false };
+        let shape = Shape { team: 2, foreign: 1, publications: false, waits: false };
         (0..400).find_map(|seed| {
             let examined = examine(&generate(seed, shape), seed, NetworkChoice::Shuffled, true, mutant);
             Some(format!("{shape:?}, seed {seed}: {}", examined.err()?))
@@ -152,7 +153,7 @@ fn every_planted_bug_is_noticed() {
 fn page_facts_alone_convict_mutants() {
     let convicted = |mutant: Mutant| {
         (0..200).find_map(|seed| {
-            let shape = Shape { team: 2, foreign: 1, publications: false };
+            let shape = Shape { team: 2, foreign: 1, publications: false, waits: false };
             let options = Options {
                 mutation: mutant.plant(),
                 steps_max: 20_000,

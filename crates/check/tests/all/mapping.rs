@@ -21,10 +21,10 @@ const STEPS_MAX: u64 = 40_000;
 const RUNS: [u64; 4] = [1, 2, 3, 16];
 
 const SHAPES: [Shape; 4] = [
-    Shape { team: 1, foreign: 0, publications: false },
-    Shape { team: 2, foreign: 0, publications: false },
-    Shape { team: 1, foreign: 2, publications: false },
-    Shape { team: 1, foreign: 2, publications: true },
+    Shape { team: 1, foreign: 0, publications: false, waits: false },
+    Shape { team: 2, foreign: 0, publications: false, waits: false },
+    Shape { team: 1, foreign: 2, publications: false, waits: false },
+    Shape { team: 1, foreign: 2, publications: true, waits: false },
 ];
 
 /// What a program runs under.
@@ -187,7 +187,7 @@ fn regions_of_several_protocols_are_right_beside_mapped_ones() {
 
 #[test]
 fn mapped_pages_make_no_faults_twins_diffs_nor_fetches() {
-    let shape = Shape { team: 1, foreign: 0, publications: false };
+    let shape = Shape { team: 1, foreign: 0, publications: false, waits: false };
     let mut mapped_loads = 0;
     for seed in 0..SEEDS {
         let program = generate(seed, shape);

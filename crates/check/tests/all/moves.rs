@@ -292,9 +292,9 @@ fn litmus_programs_show_nothing_forbidden_while_homes_move() {
 }
 
 const SHAPES: [Shape; 3] = [
-    Shape { team: 2, foreign: 0, publications: false },
-    Shape { team: 1, foreign: 2, publications: false },
-    Shape { team: 1, foreign: 2, publications: true },
+    Shape { team: 2, foreign: 0, publications: false, waits: false },
+    Shape { team: 1, foreign: 2, publications: false, waits: false },
+    Shape { team: 1, foreign: 2, publications: true, waits: false },
 ];
 
 /// Node 1 writes all pages in every phase, so that they go there; and a thread of node 2 that is in no team writes words of its own in them,

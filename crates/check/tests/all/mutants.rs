@@ -13,10 +13,10 @@ const RANDOM_SEEDS: u64 = 300;
 const STEPS_MAX: u64 = 20_000;
 
 const SHAPES: [Shape; 4] = [
-    Shape { team: 1, foreign: 0, publications: false },
-    Shape { team: 2, foreign: 0, publications: false },
-    Shape { team: 1, foreign: 2, publications: false },
-    Shape { team: 1, foreign: 2, publications: true },
+    Shape { team: 1, foreign: 0, publications: false, waits: false },
+    Shape { team: 2, foreign: 0, publications: false, waits: false },
+    Shape { team: 1, foreign: 2, publications: false, waits: false },
+    Shape { team: 1, foreign: 2, publications: true, waits: false },
 ];
 
 fn run(

@@ -13,10 +13,10 @@ use hiroba_trace::{Event, Record};
 
 const TRACKINGS: [WriteTracking; 2] = [WriteTracking::Fault, WriteTracking::Async];
 const SHAPES: [Shape; 4] = [
-    Shape { team: 1, foreign: 0, publications: false },
-    Shape { team: 2, foreign: 0, publications: false },
-    Shape { team: 1, foreign: 2, publications: false },
-    Shape { team: 1, foreign: 2, publications: true },
+    Shape { team: 1, foreign: 0, publications: false, waits: false },
+    Shape { team: 2, foreign: 0, publications: false, waits: false },
+    Shape { team: 1, foreign: 2, publications: false, waits: false },
+    Shape { team: 1, foreign: 2, publications: true, waits: false },
 ];
 
 /// What the page facts of a run show; `None` when it did not end well, so that others notice it.

@@ -10,9 +10,9 @@ use hiroba_check::random_program::{Shape, generate};
 use hiroba_protocol::{Protocol, WriteTracking};
 
 const SHAPES: [Shape; 3] = [
-    Shape { team: 1, foreign: 0, publications: false },
-    Shape { team: 2, foreign: 1, publications: false },
-    Shape { team: 1, foreign: 1, publications: true },
+    Shape { team: 1, foreign: 0, publications: false, waits: false },
+    Shape { team: 2, foreign: 1, publications: false, waits: false },
+    Shape { team: 1, foreign: 1, publications: true, waits: false },
 ];
 
 /// What the page facts of a run show; `None` when it did not end well, so that others notice it.

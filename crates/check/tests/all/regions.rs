@@ -25,6 +25,7 @@ fn random_programs_are_right_under_any_mixture_of_protocols() {
                     team: 1 + (seed % 2) as u16,
                     foreign: (seed % 3 / 2) as u16,
                     publications: false,
+                    waits: false,
                 };
                 let engine =
                     |me, limits, tracking| Consistency::under(first, me, limits, tracking, []).telling();

@@ -51,9 +51,10 @@ fn explore(shape: Shape, network: NetworkChoice, seeds: u64) {
 #[test]
 fn random_programs_behave_as_on_one_machine() {
     for shape in [
-        Shape { team: 1, foreign: 0, publications: false },
-        Shape { team: 2, foreign: 1, publications: false },
-        Shape { team: 1, foreign: 1, publications: true },
+        Shape { team: 1, foreign: 0, publications: false, waits: false },
+        Shape { team: 2, foreign: 1, publications: false, waits: false },
+        Shape { team: 1, foreign: 1, publications: true, waits: false },
+        Shape { team: 2, foreign: 1, publications: false, waits: true },
     ] {
         explore(shape, NetworkChoice::Shuffled, 1000);
         if !shape.publications {
@@ -111,7 +112,7 @@ fn noticed(mutant: Option<Mutant>) -> Option<String> {
         })
     });
     by_litmus.or_else(|| {
-        let shape = Shape { team: 1, foreign: 0, publications: false };
+        let shape = Shape { team: 1, foreign: 0, publications: false, waits: false };
         (0..300).find_map(|seed| {
             let wrong = wrong(&generate(seed, shape), seed, mutant, |_| false)?;
             Some(format!("{shape:?}, seed {seed}: {wrong}"))

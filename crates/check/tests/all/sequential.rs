@@ -27,8 +27,8 @@ fn store_buffering_under_release_consistency_is_not_sequentially_consistent() {
 #[test]
 fn programs_without_races_run_as_if_on_one_machine() {
     for shape in [
-        Shape { team: 2, foreign: 0, publications: false },
-        Shape { team: 1, foreign: 2, publications: true },
+        Shape { team: 2, foreign: 0, publications: false, waits: false },
+        Shape { team: 1, foreign: 2, publications: true, waits: false },
     ] {
         let mut judged = 0;
         for seed in 0..100 {

@@ -18,9 +18,9 @@ use hiroba_wire::{Limits, Message, Placement};
 const TRACKINGS: [WriteTracking; 2] = [WriteTracking::Fault, WriteTracking::Async];
 
 const SHAPES: [Shape; 3] = [
-    Shape { team: 2, foreign: 0, publications: false },
-    Shape { team: 1, foreign: 2, publications: false },
-    Shape { team: 1, foreign: 2, publications: true },
+    Shape { team: 2, foreign: 0, publications: false, waits: false },
+    Shape { team: 1, foreign: 2, publications: false, waits: false },
+    Shape { team: 1, foreign: 2, publications: true, waits: false },
 ];
 
 fn hasty(me: NodeId, limits: Limits, tracking: WriteTracking) -> Consistency {

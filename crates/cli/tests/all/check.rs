@@ -126,7 +126,7 @@ fn simulated_job(nodes: u16) -> Job {
 
 #[test]
 fn a_planted_bug_is_a_violation_with_an_explanation() {
-    let shape = Shape { team: 1, foreign: 0, publications: false };
+    let shape = Shape { team: 1, foreign: 0, publications: false, waits: false };
     let broken = (0..200).find_map(|seed| {
         let program = generate(seed, shape);
         let mutation = Mutant::LoseInvalidation.plant();
