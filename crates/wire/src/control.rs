@@ -1,13 +1,20 @@
-//! The control channel: one inherited `SOCK_SEQPACKET` socket pair between the launcher and each node.
+//! The control channel: a `SOCK_SEQPACKET` socket pair between the launcher and each node.
 //!
 //! ```text
 //! launcher                              node
-//!    | -- ToNode::Job (queued before exec) --> |   read inside hiroba_init
+//!    | <----- ToLauncher::Hello, at the door - |   inside hiroba_init
+//!    | -- ToNode::Job, descriptors ----------> |
 //!    | <------------------- ToLauncher::Join - |
 //!    | -- ToNode::Start (all have joined) ---> |   hiroba_init returns
 //!    | <------------------ ToLauncher::Leave - |   hiroba_finalize: serves on …
 //!    | -- ToNode::Close (all have left) -----> |   … until nobody needs it, and returns
 //! ```
+//!
+//! All processes of a node inherit the *door*, a socket pair that the environment names: also the shell that wraps the
+//! program, and the shell's children. So nothing secret ever lies there. The process that joins makes the channel itself
+//! and sends one end of it through the door, with its hello. The launcher takes the first hello of the program's own
+//! build and closes the door behind it. It gives the key and the descriptors of memory and sockets over the channel, whose
+//! other end no other process has.
 //!
 //! End of file on the channel means that the other side is gone: a node whose launcher has died ends.
 
@@ -18,11 +25,14 @@ use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
 use crate::WireError;
 
-/// The environment variable that names the control channel's descriptor to a node.
+/// The environment variable that names the door's descriptor to a node.
 pub const CONTROL_FD_VARIABLE: &str = "HIROBA_CONTROL_FD";
 
 /// No control message is longer, in bytes; a longer one is a fault of the sender.
 pub const CONTROL_MESSAGE_BYTES_MAX: usize = 192 << 10;
+
+/// No control message bears more descriptors: the kernel's own bound is 253 (`SCM_MAX_FD`).
+pub const DESCRIPTORS_A_MESSAGE_MAX: usize = 250;
 
 /// Whoever waits for signs of life looks for them so many times in the time after which silence means death, and counts his looks,
 /// not the clock's time: a process that has been stopped for a while itself must not take all others for dead.
@@ -76,15 +86,24 @@ impl core::fmt::Debug for JobKey {
     }
 }
 
-/// What nodes of one machine share where the fabric is `shm`: a file of each kind a node, inherited by all.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct SharedFiles {
-    /// Each node's frames, by node.
-    pub frames_fds: Vec<i32>,
-    /// Each node's board: what others read of it without its help, and what they leave for it, by node.
-    pub board_fds: Vec<i32>,
-    /// Each node's doorbell, by node: an eventfd that wakes it.
-    pub doorbell_fds: Vec<i32>,
+/// Which descriptors come with a job's description: the node's socket, the file for its trace, then every node's frames,
+/// every node's board and every node's doorbell.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Descriptors {
+    /// A bound UDP socket, or a TCP socket that listens, where the fabric needs one.
+    pub socket: bool,
+    /// The file for the node's trace, when the run is traced.
+    pub trace: bool,
+    /// How many nodes share memory, where the fabric is `shm`: each has frames; a board, of which others read without its
+    /// help, and on which they leave things for it; and a doorbell, an eventfd that wakes it.
+    pub shared_by: u16,
+}
+
+impl Descriptors {
+    /// How many they are.
+    pub fn count(&self) -> usize {
+        usize::from(self.socket) + usize::from(self.trace) + 3 * usize::from(self.shared_by)
+    }
 }
 
 /// All a node must know to join: the launcher's first message.
@@ -100,12 +119,11 @@ pub struct JobDescription {
     pub node: NodeId,
     /// The secret that proves that a message is of this job.
     pub key: JobKey,
-    /// The socket that the node inherits: a bound UDP socket, or a TCP socket that listens, as the fabric needs.
-    pub socket_fd: i32,
-    /// The file for the node's trace, which the node inherits, when the run is traced.
-    pub trace_fd: Option<i32>,
-    /// For a fabric over shared memory.
-    pub shared_files: Option<SharedFiles>,
+    /// What comes with this message, and with [`ToNode::Descriptors`] behind it.
+    pub descriptors: Descriptors,
+    /// Whether addresses are random for processes that the launcher starts for others. Those of nodes are not: they must be
+    /// equal. What a node executes after it has joined gets random ones again.
+    pub randomised: bool,
     /// Whether the launcher has given this node processors of its own.
     pub bound: bool,
     /// Whether to do what shortens waits at the expense of others: the service thread may run before ordinary threads.
@@ -153,6 +171,8 @@ pub enum ToNode {
     Ping,
     /// How does the account stand? Sent between `Start` and `Close`, where the user wants to watch.
     Sample,
+    /// More of the job's descriptors, as many as one message can bear.
+    Descriptors,
 }
 
 /// From a node to the launcher.
@@ -195,6 +215,14 @@ pub enum ToLauncher {
     Silent {
         /// The silent one.
         peer: NodeId,
+    },
+    /// The program calls `hiroba_init`; comes through the door, with the launcher's end of a new channel. It stands last so
+    /// that all builds know it by the same number.
+    Hello {
+        /// The version the program's library was built as.
+        version: String,
+        /// Its build.
+        build: String,
     },
 }
 

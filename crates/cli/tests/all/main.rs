@@ -10,6 +10,7 @@ mod compiler;
 mod debugger;
 mod demo;
 mod doctor;
+mod handover;
 mod hosts;
 mod house;
 mod kernels;
