@@ -15,6 +15,8 @@ use rustix::net::{
     SendAncillaryMessage, SendFlags, SocketFlags, SocketType, recv, recvmsg, send, sendmsg, sockopt,
 };
 
+use zeroize::Zeroizing;
+
 use crate::NodeError;
 
 /// The socket that this process made for the launcher and itself.
@@ -77,7 +79,7 @@ impl ControlChannel {
     /// # Errors
     /// When the launcher has let in another process of this node before.
     pub(crate) fn receive_job(&self) -> Result<(Box<JobDescription>, Passed), NodeError> {
-        let mut buffer = vec![0; CONTROL_MESSAGE_BYTES_MAX];
+        let mut buffer = Zeroizing::new(vec![0; CONTROL_MESSAGE_BYTES_MAX]);
         let mut passed = Vec::new();
         let Some(ToNode::Job(job)) = self.receive_with_descriptors(&mut buffer, &mut passed)? else {
             return Err(NodeError::NotFirst);

@@ -21,9 +21,12 @@
 use core::net::SocketAddr;
 
 use hiroba_base::{NodeId, PageSize};
-use serde::{Deserialize, Serialize, de::DeserializeOwned};
+use serde::de::{DeserializeOwned, Error, SeqAccess, Visitor};
+use serde::ser::SerializeTuple;
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use zeroize::Zeroizing;
 
-use crate::WireError;
+use crate::{Secret, WireError};
 
 /// The environment variable that names the door's descriptor to a node.
 pub const CONTROL_FD_VARIABLE: &str = "HIROBA_CONTROL_FD";
@@ -77,12 +80,74 @@ pub struct InjectedFaults {
 
 /// A job's secret: whoever has it may speak for any node. Made at random by the launcher; it travels on control channels
 /// alone, never on a command line, in the environment or in a file.
-#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct JobKey(pub [u8; 32]);
+#[derive(Clone, PartialEq, Eq)]
+pub struct JobKey(Secret<JOB_KEY_BYTES>);
+
+/// The length of a job's key.
+pub const JOB_KEY_BYTES: usize = 32;
+
+impl JobKey {
+    /// A key of these bytes, which the caller has to wipe.
+    pub fn new(bytes: &[u8; JOB_KEY_BYTES]) -> JobKey {
+        let copy = |place: &mut [u8; JOB_KEY_BYTES]| {
+            place.copy_from_slice(bytes);
+            Ok::<(), core::convert::Infallible>(())
+        };
+        let Ok(key) = JobKey::made_by(copy);
+        key
+    }
+
+    /// A key that `fill` writes where it will stay.
+    ///
+    /// # Errors
+    /// Those of `fill`.
+    pub fn made_by<E>(fill: impl FnOnce(&mut [u8; JOB_KEY_BYTES]) -> Result<(), E>) -> Result<JobKey, E> {
+        Secret::made_by(fill).map(JobKey)
+    }
+
+    /// Its bytes, which should not be copied elsewhere.
+    pub fn expose(&self) -> &[u8; JOB_KEY_BYTES] {
+        self.0.expose()
+    }
+}
 
 impl core::fmt::Debug for JobKey {
     fn fmt(&self, formatter: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
         formatter.write_str("JobKey(secret)")
+    }
+}
+
+impl Serialize for JobKey {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let mut bytes = serializer.serialize_tuple(JOB_KEY_BYTES)?;
+        self.expose().iter().try_for_each(|byte| bytes.serialize_element(byte))?;
+        bytes.end()
+    }
+}
+
+impl<'de> Deserialize<'de> for JobKey {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<JobKey, D::Error> {
+        deserializer.deserialize_tuple(JOB_KEY_BYTES, KeyVisitor)
+    }
+}
+
+/// Reads a key byte by byte to where it will stay.
+struct KeyVisitor;
+
+impl<'de> Visitor<'de> for KeyVisitor {
+    type Value = JobKey;
+
+    fn expecting(&self, formatter: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        write!(formatter, "{JOB_KEY_BYTES} bytes of a key")
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut bytes: A) -> Result<JobKey, A::Error> {
+        JobKey::made_by(|place| {
+            for (at, byte) in place.iter_mut().enumerate() {
+                *byte = bytes.next_element()?.ok_or_else(|| Error::invalid_length(at, &KeyVisitor))?;
+            }
+            Ok(())
+        })
     }
 }
 
@@ -293,6 +358,18 @@ pub struct RaceWriter {
 /// Encodes a control message.
 pub fn encode<T: Serialize>(message: &T) -> Vec<u8> {
     postcard::to_allocvec(message).expect("control messages hold nothing that cannot be encoded")
+}
+
+/// The same for a message that holds a key: where it is encoded is wiped in the end, and never grows, which would leave
+/// copies behind.
+///
+/// # Panics
+/// When it is longer than a control message may be.
+pub fn encode_secret<T: Serialize>(message: &T) -> Zeroizing<Vec<u8>> {
+    let mut room = Zeroizing::new(vec![0; CONTROL_MESSAGE_BYTES_MAX]);
+    let length = postcard::to_slice(message, &mut room).expect("a control message within its bound").len();
+    room.truncate(length);
+    room
 }
 
 /// Decodes a control message.

@@ -257,6 +257,7 @@ impl Agent {
                 self.endpoints = Some(endpoints);
             }
             ToAgent::Prepare(errand) => {
+                self.channel.wipe_taken();
                 let prepared = self.prepare(*errand);
                 let pids = self.or_refuse(prepared)?;
                 self.channel.send(&FromAgent::Ready { pids })?;

@@ -10,6 +10,8 @@ use hiroba_wire::control::{self, DESCRIPTORS_A_MESSAGE_MAX, Descriptors, JobDesc
 use rustix::io::Errno;
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags};
 
+use zeroize::Zeroizing;
+
 use super::endpoints::Endpoints;
 
 /// What the nodes of one machine will be given.
@@ -49,7 +51,11 @@ impl Handover {
             own.into_iter().flatten().chain(&self.shared).map(AsFd::as_fd).collect();
         while !given.described || given.descriptors < all.len() {
             let next = all.len().min(given.descriptors + DESCRIPTORS_A_MESSAGE_MAX);
-            let message = if given.described { ToNode::Descriptors } else { self.description(place) };
+            let message = if given.described {
+                Zeroizing::new(control::encode(&ToNode::Descriptors))
+            } else {
+                control::encode_secret(&self.description(place))
+            };
             send(channel, &message, &all[given.descriptors..next])?;
             *given = Given { described: true, descriptors: next };
         }
@@ -69,8 +75,7 @@ impl Handover {
     }
 }
 
-fn send(channel: BorrowedFd<'_>, message: &ToNode, descriptors: &[BorrowedFd<'_>]) -> Result<(), Errno> {
-    let bytes = control::encode(message);
+fn send(channel: BorrowedFd<'_>, bytes: &[u8], descriptors: &[BorrowedFd<'_>]) -> Result<(), Errno> {
     let mut space =
         [std::mem::MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS_A_MESSAGE_MAX))];
     let mut ancillary = SendAncillaryBuffer::new(&mut space);
@@ -78,5 +83,5 @@ fn send(channel: BorrowedFd<'_>, message: &ToNode, descriptors: &[BorrowedFd<'_>
         ancillary.push(SendAncillaryMessage::ScmRights(descriptors));
     }
     let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
-    rustix::net::sendmsg(channel, &[std::io::IoSlice::new(&bytes)], &mut ancillary, flags).map(drop)
+    rustix::net::sendmsg(channel, &[std::io::IoSlice::new(bytes)], &mut ancillary, flags).map(drop)
 }

@@ -223,17 +223,18 @@ pub fn describe_job(
 
 /// Unlike the job's number this must be the kernel's own randomness.
 fn random_key() -> Result<JobKey, Failure> {
-    let mut key = [0u8; 32];
-    match rustix::rand::getrandom(&mut key, rustix::rand::GetRandomFlags::empty()) {
-        Ok(got) if got == key.len() => Ok(JobKey(key)),
-        other => Err(Failure::new(format!(
-            "cannot make the job's key: the kernel gave no random numbers ({})",
-            other.map_or_else(
-                |errno| system_words(&errno.into()),
-                |got| format!("{got} bytes of {}", key.len())
-            )
-        ))),
-    }
+    JobKey::made_by(|key| {
+        match rustix::rand::getrandom(&mut key[..], rustix::rand::GetRandomFlags::empty()) {
+            Ok(got) if got == key.len() => Ok(()),
+            other => Err(Failure::new(format!(
+                "cannot make the job's key: the kernel gave no random numbers ({})",
+                other.map_or_else(
+                    |errno| system_words(&errno.into()),
+                    |got| format!("{got} bytes of {}", key.len())
+                )
+            ))),
+        }
+    })
 }
 
 fn random_number() -> u64 {

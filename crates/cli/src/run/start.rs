@@ -290,7 +290,7 @@ impl Remote<'_> {
                 low_latency: options.low_latency,
                 traced: options.trace.is_some(),
             };
-            host.send(&ToAgent::Prepare(Box::new(errand)));
+            host.send_secret(&ToAgent::Prepare(Box::new(errand)));
         }
         Ok(())
     }

@@ -24,9 +24,9 @@ fn a_wrappers_other_children_see_neither_the_key_nor_the_memory() {
     let (_init, init) = compiled("init.c");
     let (_peek, peek) = compiled("peek.c");
     let traces = tempfile::tempdir().expect("a temporary directory");
-    let traces = traces.path().join("trace");
     for fabric in ["shm", "udp", "tcp"] {
-        let options = ["-n", "2", "--fabric", fabric, "--trace", traces.to_str().expect("a UTF-8 path")];
+        let trace = traces.path().join(fabric);
+        let options = ["-n", "2", "--fabric", fabric, "--trace", trace.to_str().expect("a UTF-8 path")];
         // One looks before the program joins, one all the while, one afterwards.
         let called = wrapped(&options, "$Q & sleep 0.1; $P && $Q && wait", [&init, &peek]);
         assert_eq!((called.status, called.stderr.as_str()), (0, ""), "{fabric}: {called:?}");

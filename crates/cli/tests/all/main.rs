@@ -24,6 +24,7 @@ mod programs;
 mod progress;
 mod reproduce;
 mod sanitizers;
+mod secrets;
 mod sentences;
 mod soak;
 mod splash;
