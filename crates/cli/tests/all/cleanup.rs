@@ -78,6 +78,40 @@ fn any_two_of_the_launchers_processes_are_killed_at_once() {
     }
 }
 
+/// The command where an ordinary user can read it.
+fn public_command() -> tempfile::TempDir {
+    let directory = tempfile::tempdir().unwrap();
+    let open = |path: &Path| fs::set_permissions(path, fs::Permissions::from_mode(0o755)).unwrap();
+    let command = directory.path().join("hiroba");
+    fs::copy(env!("CARGO_BIN_EXE_hiroba"), &command).unwrap();
+    open(directory.path());
+    open(&command);
+    directory
+}
+
+#[test]
+fn an_ordinary_users_job_leaves_nothing_either() {
+    if !rustix::process::geteuid().is_root() {
+        return eprintln!("not tested apart: all these tests are an ordinary user's");
+    }
+    let directory = public_command();
+    for places in [&[][..], &[0], &[2], &[0, 2]] {
+        let mark = mark(&format!("ordinary-{}", places.iter().sum::<usize>() + places.len()));
+        let mut command = std::process::Command::new(directory.path().join("hiroba"));
+        command.args(["run", "-n", "2", "sh", "-c", LEFT]).current_dir("/").env("HIROBA_TEST_MARK", &mark);
+        command.uid(65534).gid(65534).stdin(std::process::Stdio::null());
+        let mut child = start(&mut command);
+        eventually("all processes run", || processes_marked(&mark) >= 3 + 2 * 4);
+        let launcher = launcher(&child);
+        places.iter().for_each(|place| send_to(launcher[*place], libc::SIGKILL));
+        if places.is_empty() {
+            send(&child, libc::SIGTERM);
+        }
+        gone(&mark);
+        child.wait().unwrap();
+    }
+}
+
 #[test]
 fn the_launchers_process_group_is_killed() {
     let mark = mark("group-killed");
@@ -108,22 +142,15 @@ fn what_cannot_be_ended_is_told() {
     if !rustix::process::geteuid().is_root() {
         return eprintln!("not tested: only root can make a program set-user-ID root");
     }
-    let directory = tempfile::tempdir().unwrap();
-    let open = |path: &Path, mode| fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
-    open(directory.path(), 0o755);
-    let (command, nap) = (directory.path().join("hiroba"), directory.path().join("nap"));
-    fs::copy(env!("CARGO_BIN_EXE_hiroba"), &command).unwrap();
+    let directory = public_command();
+    let nap = directory.path().join("nap");
     let source = directory.path().join("nap.c");
-    fs::write(
-        &source,
-        "#include <unistd.h>\nint main(void) { setuid(0); close(1); close(2); return (int)sleep(20); }",
-    )
-    .unwrap();
+    let text = "int main(void) { setuid(0); close(1); close(2); return (int)sleep(20); }";
+    fs::write(&source, format!("#include <unistd.h>\n{text}\n")).unwrap();
     let mut compiler = std::process::Command::new("cc");
     assert!(compiler.arg("-o").arg(&nap).arg(&source).status().unwrap().success());
-    open(&command, 0o755);
-    open(&nap, 0o4755);
-    let mut run = std::process::Command::new(&command);
+    fs::set_permissions(&nap, fs::Permissions::from_mode(0o4755)).unwrap();
+    let mut run = std::process::Command::new(directory.path().join("hiroba"));
     run.args(["run", "-n", "1", "sh", "-c", "\"$0\" & sleep 0.5"]).arg(&nap).current_dir("/");
     let called = finish(start(run.uid(65534).gid(65534).stdin(std::process::Stdio::null())));
     let left = crate::support::marked(nap.to_str().unwrap());
