@@ -51,8 +51,11 @@ extern "C" {
 
 /* Joins the job; returns when every node has joined. Call it once, first. argc and argv are passed for
  * future use and left as they are; both may be NULL.
- * Returns 0, or a negative errno value: -EALREADY (called twice), -EPROTO (launcher of another version),
- * -ENOTSUP (an option this library does not have), -ENOMEM, -EMFILE and others from the system;
+ * A node is one process: under a wrapper (a shell script, say) the first that calls joins, and others are refused. What
+ * the program executes afterwards has random addresses again; nodes themselves have equal ones.
+ * Returns 0, or a negative errno value: -EALREADY (called twice, or by a second process of the node), -EPROTO (launcher of
+ * another version), -EPERM (a forked child, or a program with more rights than its user's: set-user-ID, set-group-ID, file
+ * capabilities), -ENOTSUP (an option this library does not have), -ENOMEM, -EMFILE and others from the system;
  * hiroba_error_string() then says why. */
 int hiroba_init(int *argc, char ***argv);
 

@@ -59,7 +59,7 @@ fn inherit(files: &ShmFiles) -> ShmFiles {
 
 fn open(local: u16, files: ShmFiles) -> ShmFabric {
     let addresses = vec![SocketAddr::from(([127, 0, 0, 1], 0)); 2];
-    let key = JobKey([1; 32]);
+    let key = JobKey::new(&[1; 32]);
     let config = FabricConfig { local: NodeId(local), addresses, job: 1, key, inject: None };
     ShmFabric::open(files, &config).expect("a fabric")
 }

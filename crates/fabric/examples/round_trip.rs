@@ -97,7 +97,7 @@ fn fabrics(sealed: bool) -> [UdpFabric; 2] {
     sockets.map(|socket| {
         node += 1;
         let (local, addresses) = (NodeId(node - 1), addresses.clone());
-        let key = JobKey([1; 32]);
+        let key = JobKey::new(&[1; 32]);
         let config = FabricConfig { local, addresses, job: 1, key, inject: None };
         let fabric = if sealed {
             UdpFabric::open(socket.into(), config)

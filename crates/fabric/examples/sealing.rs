@@ -13,7 +13,7 @@ const ROUNDS: u64 = 20_000;
 const MEASUREMENTS: usize = 9;
 
 fn main() {
-    let key = DirectionKey::derive(&JobKey([1; 32]), &[b"sealing"]);
+    let key = DirectionKey::derive(&JobKey::new(&[1; 32]), &[b"sealing"]);
     for bytes in [64, 4096, 32 << 10, 64 << 10] {
         let mut message = vec![7; bytes];
         let mut count = 0;

@@ -11,6 +11,7 @@
 use core::fmt;
 
 use aegis::aegis128x4::{Aegis128X4, Key, Nonce};
+use hiroba_wire::Secret;
 use hiroba_wire::control::JobKey;
 use hkdf::Hkdf;
 use sha2::Sha256;
@@ -21,6 +22,9 @@ pub const TAG_BYTES: usize = 16;
 
 /// From so many bytes on, encrypting from one place to another costs less than to copy first: its state is made, and wiped, apart.
 const ENCRYPTED_ACROSS_BYTES_MIN: usize = 32 << 10;
+
+/// So deep do the cipher and the derivation of keys use the stack, in bytes (a test looks).
+const FRAMES_BYTES: usize = 2 << 10;
 
 type Cipher = Aegis128X4<TAG_BYTES>;
 
@@ -34,7 +38,7 @@ pub struct Forged;
 
 /// The key of one direction of one connection.
 pub struct DirectionKey {
-    key: Key,
+    key: Secret<{ size_of::<Key>() }>,
 }
 
 impl fmt::Debug for DirectionKey {
@@ -47,9 +51,8 @@ impl DirectionKey {
     /// The key for what `context` names: parts whose lengths are the same wherever the key is derived, among them who sends
     /// and who receives.
     pub fn derive(job: &JobKey, context: &[&[u8]]) -> DirectionKey {
-        let secret = Hkdf::<Sha256>::new(Some(PURPOSE), &job.0);
-        let mut key = Key::default();
-        secret.expand_multi_info(context, &mut key).expect("a key is shorter than HKDF's limit");
+        let key = derive(job, context);
+        forget_frames();
         DirectionKey { key }
     }
 
@@ -60,7 +63,9 @@ impl DirectionKey {
     /// When `clear_bytes` is more than there are.
     pub fn seal(&self, count: u64, bytes: &mut [u8], clear_bytes: usize) -> [u8; TAG_BYTES] {
         let (clear, hidden) = bytes.split_at_mut(clear_bytes);
-        self.cipher(count).encrypt_in_place(hidden, clear)
+        let tag = self.encrypt(count, clear, hidden);
+        forget_frames();
+        tag
     }
 
     /// The same for bytes that go to another place of their length, behind a clear head that stays where it is.
@@ -71,11 +76,13 @@ impl DirectionKey {
     pub fn seal_into(&self, count: u64, clear: &[u8], bytes: &[u8], room: &mut [u8]) -> [u8; TAG_BYTES] {
         if bytes.len() < ENCRYPTED_ACROSS_BYTES_MIN {
             room.copy_from_slice(bytes);
-            return self.cipher(count).encrypt_in_place(room, clear);
+            let tag = self.encrypt(count, clear, room);
+            forget_frames();
+            return tag;
         }
-        let mut encryptor = self.cipher(count).encryptor(clear);
-        encryptor.update(bytes, room);
-        encryptor.finalize()
+        let tag = self.encrypt_across(count, clear, bytes, room);
+        forget_frames();
+        tag
     }
 
     /// Opens what [`seal`](Self::seal) sealed, in place.
@@ -95,20 +102,58 @@ impl DirectionKey {
         tag: &[u8; TAG_BYTES],
     ) -> Result<(), Forged> {
         let (clear, hidden) = bytes.split_at_mut(clear_bytes);
+        let opened = self.decrypt(count, clear, hidden, tag);
+        forget_frames();
+        opened
+    }
+
+    #[inline(never)]
+    fn encrypt(&self, count: u64, clear: &[u8], hidden: &mut [u8]) -> [u8; TAG_BYTES] {
+        self.cipher(count).encrypt_in_place(hidden, clear)
+    }
+
+    #[inline(never)]
+    fn encrypt_across(&self, count: u64, clear: &[u8], bytes: &[u8], room: &mut [u8]) -> [u8; TAG_BYTES] {
+        let mut encryptor = self.cipher(count).encryptor(clear);
+        encryptor.update(bytes, room);
+        encryptor.finalize()
+    }
+
+    #[inline(never)]
+    fn decrypt(
+        &self,
+        count: u64,
+        clear: &[u8],
+        hidden: &mut [u8],
+        tag: &[u8; TAG_BYTES],
+    ) -> Result<(), Forged> {
         self.cipher(count).decrypt_in_place(hidden, tag, clear).map_err(|_| Forged)
     }
 
     fn cipher(&self, count: u64) -> Cipher {
         let nonce: Nonce = u128::from(count).to_be_bytes();
-        Cipher::new(&self.key, &nonce)
+        Cipher::new(self.key.expose(), &nonce)
     }
+}
+
+#[inline(never)]
+fn derive(job: &JobKey, context: &[&[u8]]) -> Secret<{ size_of::<Key>() }> {
+    let secret = Hkdf::<Sha256>::new(Some(PURPOSE), job.expose());
+    Secret::made_by(|key| secret.expand_multi_info(context, key)).expect("a key is shorter than HKDF's limit")
+}
+
+/// Overwrites the part of the stack in which what has just been called worked: cipher and derivation keep keys and states
+/// there, and a core file shows stacks.
+#[inline(never)]
+fn forget_frames() {
+    core::hint::black_box(&mut [0u64; FRAMES_BYTES / 8]);
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    const JOB: JobKey = JobKey([7; 32]);
+    static JOB: std::sync::LazyLock<JobKey> = std::sync::LazyLock::new(|| JobKey::new(&[7; 32]));
 
     fn key(context: &[&[u8]]) -> DirectionKey {
         DirectionKey::derive(&JOB, context)
@@ -153,8 +198,52 @@ mod tests {
         }
     }
 
+    /// How often `bytes` stand on this thread's stack below the caller's frame.
+    #[inline(never)]
+    fn traces_below(bytes: &[u8; 16]) -> usize {
+        const LOOK_BYTES: usize = 64 << 10;
+        let here = 0u8;
+        let end = core::ptr::from_ref(core::hint::black_box(&here)) as usize;
+        let memory = std::fs::File::open("/proc/self/mem").expect("/proc is mounted");
+        let mut below = vec![0; LOOK_BYTES];
+        std::os::unix::fs::FileExt::read_exact_at(&memory, &mut below, (end - LOOK_BYTES) as u64)
+            .expect("a thread's stack is longer");
+        below.windows(bytes.len()).filter(|part| part == bytes).count()
+    }
+
+    #[inline(never)]
+    fn leave_on_the_stack(bytes: &[u8; 16]) {
+        // Deeper than what the look itself uses.
+        let mut frame = [[0u8; 16]; 64];
+        frame[0] = *bytes;
+        core::hint::black_box(&mut frame);
+    }
+
+    #[test]
+    fn no_key_is_left_on_the_stack() {
+        // A stack that is long enough, and that nobody else has used.
+        let look = || {
+            let direction = key(&[b"stack"]);
+            assert_eq!(traces_below(direction.key.expose()), 0, "after the derivation");
+            let mut bytes = vec![1u8; 40_000];
+            for length in [0, 1, 63, 4096, 40_000] {
+                let mut room = vec![0; length];
+                direction.seal_into(1, &[], &bytes[..length], &mut room);
+                assert_eq!(traces_below(direction.key.expose()), 0, "sealed {length} bytes across");
+                let tag = direction.seal(2, &mut bytes[..length], 0);
+                assert_eq!(traces_below(direction.key.expose()), 0, "sealed {length} bytes");
+                assert_eq!(direction.open(2, &mut bytes[..length], 0, &tag), Ok(()));
+                assert_eq!(traces_below(direction.key.expose()), 0, "opened {length} bytes");
+            }
+            // The look is sharp: it finds what another function leaves there.
+            leave_on_the_stack(direction.key.expose());
+            assert!(traces_below(direction.key.expose()) > 0);
+        };
+        std::thread::Builder::new().stack_size(1 << 20).spawn(look).unwrap().join().unwrap();
+    }
+
     #[test]
     fn a_key_is_not_printed() {
-        assert!(!format!("{:?}{JOB:?}", key(&[])).contains('7'));
+        assert!(!format!("{:?}{:?}", key(&[]), *JOB).contains('7'));
     }
 }

@@ -21,6 +21,24 @@ pub enum NodeError {
         "expected one program a node that calls hiroba_init, got a second one; run each under a `hiroba run` of its own"
     )]
     NotFirst,
+    /// The program is set-user-ID, set-group-ID or has capabilities.
+    #[error(
+        "expected a program with no more rights than its user's, got one that is set-user-ID, set-group-ID or has file \
+         capabilities; whoever starts a job controls all of its nodes: take the bits or capabilities from it ('chmod ug-s', \
+         'setcap -r')"
+    )]
+    Privileged,
+    /// Fewer descriptors arrived than the launcher passed.
+    #[error(
+        "expected {expected} descriptors from the launcher, got {got}; has the program lowered its limit on open files \
+         (RLIMIT_NOFILE) before hiroba_init?"
+    )]
+    Descriptors {
+        /// How many were announced.
+        expected: usize,
+        /// How many came.
+        got: usize,
+    },
     /// The launcher's channel is named but unusable.
     #[error(
         "expected the launcher's channel on descriptor {descriptor}: {source}; was it closed before hiroba_init?"
@@ -107,7 +125,8 @@ impl NodeError {
     pub fn errno(&self) -> i32 {
         match self {
             NodeError::AlreadyJoined | NodeError::NotFirst => libc::EALREADY,
-            NodeError::Forked | NodeError::WithoutSeal => libc::EPERM,
+            NodeError::Forked | NodeError::WithoutSeal | NodeError::Privileged => libc::EPERM,
+            NodeError::Descriptors { .. } => libc::EMFILE,
             NodeError::Wire(_) | NodeError::Version { .. } | NodeError::Build { .. } => libc::EPROTO,
             NodeError::Unknown { .. } | NodeError::PageSize { .. } | NodeError::ThreadSanitizer => {
                 libc::ENOTSUP

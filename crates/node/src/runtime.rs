@@ -33,8 +33,8 @@ mod asking;
 mod making;
 
 pub(crate) use self::asking::classify;
-use self::making::has_thread_sanitizer;
 pub use self::making::preflight;
+use self::making::{has_more_rights_than_its_user, has_thread_sanitizer};
 
 /// A node of a job. There is one in a process.
 pub struct Runtime {
@@ -111,7 +111,10 @@ impl Runtime {
         if has_thread_sanitizer() {
             return Err(NodeError::ThreadSanitizer);
         }
-        let control = ControlChannel::inherit()?;
+        if has_more_rights_than_its_user() {
+            return Err(NodeError::Privileged);
+        }
+        let control = ControlChannel::open()?;
         let runtime = match control {
             Some(control) => Runtime::of_job(control, may_lack_seals)?,
             None => Runtime::alone()?,

@@ -1,28 +1,41 @@
-//! The control channel: one inherited `SOCK_SEQPACKET` socket pair between the launcher and each node.
+//! The control channel: a `SOCK_SEQPACKET` socket pair between the launcher and each node.
 //!
 //! ```text
 //! launcher                              node
-//!    | -- ToNode::Job (queued before exec) --> |   read inside hiroba_init
+//!    | <----- ToLauncher::Hello, at the door - |   inside hiroba_init
+//!    | -- ToNode::Job, descriptors ----------> |
 //!    | <------------------- ToLauncher::Join - |
 //!    | -- ToNode::Start (all have joined) ---> |   hiroba_init returns
 //!    | <------------------ ToLauncher::Leave - |   hiroba_finalize: serves on …
 //!    | -- ToNode::Close (all have left) -----> |   … until nobody needs it, and returns
 //! ```
 //!
+//! All processes of a node inherit the *door*, a socket pair that the environment names: also the shell that wraps the
+//! program, and the shell's children. So nothing secret ever lies there. The process that joins makes the channel itself
+//! and sends one end of it through the door, with its hello. The launcher takes the first hello of the program's own
+//! build and closes the door behind it. It gives the key and the descriptors of memory and sockets over the channel, whose
+//! other end no other process has.
+//!
 //! End of file on the channel means that the other side is gone: a node whose launcher has died ends.
 
 use core::net::SocketAddr;
 
 use hiroba_base::{NodeId, PageSize};
-use serde::{Deserialize, Serialize, de::DeserializeOwned};
+use serde::de::{DeserializeOwned, Error, SeqAccess, Visitor};
+use serde::ser::SerializeTuple;
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use zeroize::Zeroizing;
 
-use crate::WireError;
+use crate::{Secret, WireError};
 
-/// The environment variable that names the control channel's descriptor to a node.
+/// The environment variable that names the door's descriptor to a node.
 pub const CONTROL_FD_VARIABLE: &str = "HIROBA_CONTROL_FD";
 
 /// No control message is longer, in bytes; a longer one is a fault of the sender.
 pub const CONTROL_MESSAGE_BYTES_MAX: usize = 192 << 10;
+
+/// No control message bears more descriptors: the kernel's own bound is 253 (`SCM_MAX_FD`).
+pub const DESCRIPTORS_A_MESSAGE_MAX: usize = 250;
 
 /// Whoever waits for signs of life looks for them so many times in the time after which silence means death, and counts his looks,
 /// not the clock's time: a process that has been stopped for a while itself must not take all others for dead.
@@ -67,8 +80,36 @@ pub struct InjectedFaults {
 
 /// A job's secret: whoever has it may speak for any node. Made at random by the launcher; it travels on control channels
 /// alone, never on a command line, in the environment or in a file.
-#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct JobKey(pub [u8; 32]);
+#[derive(Clone, PartialEq, Eq)]
+pub struct JobKey(Secret<JOB_KEY_BYTES>);
+
+/// The length of a job's key.
+pub const JOB_KEY_BYTES: usize = 32;
+
+impl JobKey {
+    /// A key of these bytes, which the caller has to wipe.
+    pub fn new(bytes: &[u8; JOB_KEY_BYTES]) -> JobKey {
+        let copy = |place: &mut [u8; JOB_KEY_BYTES]| {
+            place.copy_from_slice(bytes);
+            Ok::<(), core::convert::Infallible>(())
+        };
+        let Ok(key) = JobKey::made_by(copy);
+        key
+    }
+
+    /// A key that `fill` writes where it will stay.
+    ///
+    /// # Errors
+    /// Those of `fill`.
+    pub fn made_by<E>(fill: impl FnOnce(&mut [u8; JOB_KEY_BYTES]) -> Result<(), E>) -> Result<JobKey, E> {
+        Secret::made_by(fill).map(JobKey)
+    }
+
+    /// Its bytes, which should not be copied elsewhere.
+    pub fn expose(&self) -> &[u8; JOB_KEY_BYTES] {
+        self.0.expose()
+    }
+}
 
 impl core::fmt::Debug for JobKey {
     fn fmt(&self, formatter: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
@@ -76,15 +117,58 @@ impl core::fmt::Debug for JobKey {
     }
 }
 
-/// What nodes of one machine share where the fabric is `shm`: a file of each kind a node, inherited by all.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct SharedFiles {
-    /// Each node's frames, by node.
-    pub frames_fds: Vec<i32>,
-    /// Each node's board: what others read of it without its help, and what they leave for it, by node.
-    pub board_fds: Vec<i32>,
-    /// Each node's doorbell, by node: an eventfd that wakes it.
-    pub doorbell_fds: Vec<i32>,
+impl Serialize for JobKey {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let mut bytes = serializer.serialize_tuple(JOB_KEY_BYTES)?;
+        self.expose().iter().try_for_each(|byte| bytes.serialize_element(byte))?;
+        bytes.end()
+    }
+}
+
+impl<'de> Deserialize<'de> for JobKey {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<JobKey, D::Error> {
+        deserializer.deserialize_tuple(JOB_KEY_BYTES, KeyVisitor)
+    }
+}
+
+/// Reads a key byte by byte to where it will stay.
+struct KeyVisitor;
+
+impl<'de> Visitor<'de> for KeyVisitor {
+    type Value = JobKey;
+
+    fn expecting(&self, formatter: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        write!(formatter, "{JOB_KEY_BYTES} bytes of a key")
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut bytes: A) -> Result<JobKey, A::Error> {
+        JobKey::made_by(|place| {
+            for (at, byte) in place.iter_mut().enumerate() {
+                *byte = bytes.next_element()?.ok_or_else(|| Error::invalid_length(at, &KeyVisitor))?;
+            }
+            Ok(())
+        })
+    }
+}
+
+/// Which descriptors come with a job's description: the node's socket, the file for its trace, then every node's frames,
+/// every node's board and every node's doorbell.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Descriptors {
+    /// A bound UDP socket, or a TCP socket that listens, where the fabric needs one.
+    pub socket: bool,
+    /// The file for the node's trace, when the run is traced.
+    pub trace: bool,
+    /// How many nodes share memory, where the fabric is `shm`: each has frames; a board, of which others read without its
+    /// help, and on which they leave things for it; and a doorbell, an eventfd that wakes it.
+    pub shared_by: u16,
+}
+
+impl Descriptors {
+    /// How many they are.
+    pub fn count(&self) -> usize {
+        usize::from(self.socket) + usize::from(self.trace) + 3 * usize::from(self.shared_by)
+    }
 }
 
 /// All a node must know to join: the launcher's first message.
@@ -100,12 +184,11 @@ pub struct JobDescription {
     pub node: NodeId,
     /// The secret that proves that a message is of this job.
     pub key: JobKey,
-    /// The socket that the node inherits: a bound UDP socket, or a TCP socket that listens, as the fabric needs.
-    pub socket_fd: i32,
-    /// The file for the node's trace, which the node inherits, when the run is traced.
-    pub trace_fd: Option<i32>,
-    /// For a fabric over shared memory.
-    pub shared_files: Option<SharedFiles>,
+    /// What comes with this message, and with [`ToNode::Descriptors`] behind it.
+    pub descriptors: Descriptors,
+    /// Whether addresses are random for processes that the launcher starts for others. Those of nodes are not: they must be
+    /// equal. What a node executes after it has joined gets random ones again.
+    pub randomised: bool,
     /// Whether the launcher has given this node processors of its own.
     pub bound: bool,
     /// Whether to do what shortens waits at the expense of others: the service thread may run before ordinary threads.
@@ -153,6 +236,8 @@ pub enum ToNode {
     Ping,
     /// How does the account stand? Sent between `Start` and `Close`, where the user wants to watch.
     Sample,
+    /// More of the job's descriptors, as many as one message can bear.
+    Descriptors,
 }
 
 /// From a node to the launcher.
@@ -195,6 +280,14 @@ pub enum ToLauncher {
     Silent {
         /// The silent one.
         peer: NodeId,
+    },
+    /// The program calls `hiroba_init`; comes through the door, with the launcher's end of a new channel. It stands last so
+    /// that all builds know it by the same number.
+    Hello {
+        /// The version the program's library was built as.
+        version: String,
+        /// Its build.
+        build: String,
     },
 }
 
@@ -265,6 +358,18 @@ pub struct RaceWriter {
 /// Encodes a control message.
 pub fn encode<T: Serialize>(message: &T) -> Vec<u8> {
     postcard::to_allocvec(message).expect("control messages hold nothing that cannot be encoded")
+}
+
+/// The same for a message that holds a key: where it is encoded is wiped in the end, and never grows, which would leave
+/// copies behind.
+///
+/// # Panics
+/// When it is longer than a control message may be.
+pub fn encode_secret<T: Serialize>(message: &T) -> Zeroizing<Vec<u8>> {
+    let mut room = Zeroizing::new(vec![0; CONTROL_MESSAGE_BYTES_MAX]);
+    let length = postcard::to_slice(message, &mut room).expect("a control message within its bound").len();
+    room.truncate(length);
+    room
 }
 
 /// Decodes a control message.

@@ -13,6 +13,7 @@ mod limits;
 mod message;
 mod moves;
 mod pages;
+mod secret;
 
 pub use collective::{Collective, Placement, ProtocolNumber};
 pub use error::WireError;
@@ -21,3 +22,4 @@ pub use limits::Limits;
 pub use message::{AtomicOperation, AtomicOutcome, Message, Ticket};
 pub use moves::{HomeMoves, MOVES_PER_HOME_MAX, PageHandedOver, PagesHeld};
 pub use pages::{Ahead, PAGES_PER_MESSAGE_MAX, PageCopy, PagesWanted};
+pub use secret::Secret;

@@ -257,6 +257,7 @@ impl Agent {
                 self.endpoints = Some(endpoints);
             }
             ToAgent::Prepare(errand) => {
+                self.channel.wipe_taken();
                 let prepared = self.prepare(*errand);
                 let pids = self.or_refuse(prepared)?;
                 self.channel.send(&FromAgent::Ready { pids })?;
@@ -340,17 +341,17 @@ impl Agent {
             low_latency: self.wakefulness.is_some(),
             limit,
             inherited: &self.front.inherited,
-            traces: &traces,
         };
-        let mut spawned = spawn::spawn(&launch, &endpoints)?;
+        let mut spawned = spawn::spawn(&launch, endpoints, traces)?;
         self.first = first;
         for (place, node) in spawned.nodes.iter_mut().enumerate() {
             if let Some(streams) = node.output.take() {
                 self.outputs.insert(self.first + place, streams.map(Some));
             }
         }
-        let local = LocalNodes::new(self.first, &mut spawned.nodes, spawned.reports, dead_after)
-            .map_err(|errno| spawn::no_descriptor(&errno.into()))?;
+        let local =
+            LocalNodes::new(self.first, &mut spawned.nodes, spawned.reports, spawned.handover, dead_after)
+                .map_err(|errno| spawn::no_descriptor(&errno.into()))?;
         let pids = local.pids().collect();
         self.local = Some(local);
         self.gate = Some(spawned.gate);

@@ -10,11 +10,14 @@ use rustix::event::PollFlags;
 use rustix::io::Errno;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
+use zeroize::{Zeroize, Zeroizing};
 
 /// While more waits to be written, in bytes, whoever can wait puts nothing more into the channel.
 const QUEUE_BYTES_MAX: usize = 1 << 20;
 /// Taken from the kernel at once, in bytes.
 const READ_BYTES: usize = 64 << 10;
+/// Left free behind a message with a key, so that what is queued while it waits seldom makes the queue grow.
+const SECRET_SPARE_BYTES: usize = 64 << 10;
 /// The length in front of each frame.
 const LENGTH_BYTES: usize = 4;
 
@@ -31,6 +34,8 @@ pub struct Channel {
     frame_bytes_max: usize,
     incoming: Vec<u8>,
     outgoing: VecDeque<u8>,
+    /// What waits, or has waited, in `outgoing` holds a key.
+    outgoing_is_secret: bool,
 }
 
 impl Channel {
@@ -39,7 +44,14 @@ impl Channel {
         for end in [&read, &write] {
             rustix::io::ioctl_fionbio(end, true)?;
         }
-        Ok(Channel { read, write, frame_bytes_max, incoming: Vec::new(), outgoing: VecDeque::new() })
+        Ok(Channel {
+            read,
+            write,
+            frame_bytes_max,
+            incoming: Vec::new(),
+            outgoing: VecDeque::new(),
+            outgoing_is_secret: false,
+        })
     }
 
     /// What to wait for: the descriptor to read from, and when something is queued the one to write to.
@@ -54,6 +66,22 @@ impl Channel {
         self.outgoing.extend((bytes.len() as u32).to_le_bytes());
         self.outgoing.extend(bytes);
         self.flush()
+    }
+
+    /// The same for a message with a key: it is wiped from the queue when it has been written.
+    pub fn send_secret<T: Serialize>(&mut self, message: &T) -> Result<(), Closed> {
+        let bytes = Zeroizing::new(encode(message));
+        // A queue that grew later would leave a copy behind.
+        self.outgoing.reserve(LENGTH_BYTES + bytes.len() + SECRET_SPARE_BYTES);
+        self.outgoing_is_secret = true;
+        self.outgoing.extend((bytes.len() as u32).to_le_bytes());
+        self.outgoing.extend(&*bytes);
+        self.flush()
+    }
+
+    /// Wipes what has been taken; for whoever has just taken a message with a key.
+    pub fn wipe_taken(&mut self) {
+        self.incoming.spare_capacity_mut().zeroize();
     }
 
     /// Queues bytes that are no frame.
@@ -83,20 +111,38 @@ impl Channel {
                 Err(_) => return Err(Closed),
             }
         }
+        if std::mem::take(&mut self.outgoing_is_secret) {
+            self.outgoing.resize(self.outgoing.capacity(), 0);
+            let (front, back) = self.outgoing.as_mut_slices();
+            front.zeroize();
+            back.zeroize();
+            self.outgoing.clear();
+        }
         Ok(())
     }
 
     /// Reads what has come, once. What came before the end is still to be taken after `Closed`.
     pub fn receive(&mut self) -> Result<(), Closed> {
-        let mut bytes = [0u8; READ_BYTES];
-        match rustix::io::read(&self.read, &mut bytes) {
+        let had = self.incoming.len();
+        self.make_room(READ_BYTES);
+        self.incoming.resize(had + READ_BYTES, 0);
+        let read = rustix::io::read(&self.read, &mut self.incoming[had..]);
+        self.incoming.truncate(had + read.unwrap_or(0));
+        match read {
             Ok(0) => Err(Closed),
-            Ok(got) => {
-                self.incoming.extend_from_slice(&bytes[..got]);
-                Ok(())
-            }
+            Ok(_) => Ok(()),
             Err(Errno::INTR | Errno::AGAIN) => Ok(()),
             Err(_) => Err(Closed),
+        }
+    }
+
+    /// Grows what holds that which has come, without leaving copies of it behind.
+    fn make_room(&mut self, bytes: usize) {
+        let need = self.incoming.len() + bytes;
+        if need > self.incoming.capacity() {
+            let mut larger = Vec::with_capacity(need.max(2 * self.incoming.capacity()));
+            larger.extend_from_slice(&self.incoming);
+            std::mem::replace(&mut self.incoming, larger).zeroize();
         }
     }
 
@@ -169,6 +215,21 @@ mod tests {
         drop(one);
         assert_eq!(other.receive(), Err(Closed));
         assert_eq!(other.send(&1u8), Err(Closed));
+    }
+
+    #[test]
+    fn a_message_with_a_key_is_wiped_on_both_sides() {
+        let [mut one, mut other] = pair(1 << 20);
+        let key = "0123456789abcdef".repeat(4);
+        assert_eq!(one.send_secret(&key), Ok(()));
+        one.outgoing.resize(one.outgoing.capacity(), 0);
+        assert!(one.outgoing.iter().all(|byte| *byte == 0) && one.outgoing.len() > key.len());
+        assert_eq!(other.receive(), Ok(()));
+        assert_eq!(other.next::<String>(), Ok(Some(key.clone())));
+        other.wipe_taken();
+        // SAFETY: all of the capacity was written when it was wiped.
+        unsafe { other.incoming.set_len(other.incoming.capacity()) };
+        assert!(other.incoming.iter().all(|byte| *byte == 0) && other.incoming.len() > key.len());
     }
 
     #[test]

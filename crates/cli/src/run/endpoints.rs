@@ -3,9 +3,8 @@
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, UdpSocket};
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::fd::OwnedFd;
 
-use hiroba_wire::control::SharedFiles;
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::fs::{MemfdFlags, memfd_create};
 
@@ -13,12 +12,13 @@ use super::spawn::no_descriptor;
 use crate::failure::{Failure, system_words};
 
 /// The endpoints of nodes of one machine.
+#[derive(Debug)]
 pub struct Endpoints {
     /// Each node's socket, if the fabric has any.
     sockets: Vec<Option<OwnedFd>>,
     /// Where each node's socket is bound.
     addresses: Vec<SocketAddr>,
-    /// Each node's frames, board and doorbell, which all inherit.
+    /// Each node's frames, board and doorbell, which all get.
     frames: Vec<OwnedFd>,
     boards: Vec<OwnedFd>,
     doorbells: Vec<OwnedFd>,
@@ -83,25 +83,9 @@ impl Endpoints {
         &self.addresses
     }
 
-    /// The number of the node's socket in the launcher, which the node inherits; -1 where there is none.
-    pub fn socket_number(&self, node: usize) -> i32 {
-        self.sockets[node].as_ref().map_or(-1, AsRawFd::as_raw_fd)
-    }
-
-    /// The numbers of the shared files, where there are any.
-    pub fn shared_files(&self) -> Option<SharedFiles> {
-        let numbers = |files: &[OwnedFd]| files.iter().map(AsRawFd::as_raw_fd).collect();
-        (!self.frames.is_empty()).then(|| SharedFiles {
-            frames_fds: numbers(&self.frames),
-            board_fds: numbers(&self.boards),
-            doorbell_fds: numbers(&self.doorbells),
-        })
-    }
-
-    /// What a node inherits.
-    pub fn inherited_by(&self, node: usize) -> impl Iterator<Item = BorrowedFd<'_>> {
-        let shared = self.frames.iter().chain(&self.boards).chain(&self.doorbells);
-        self.sockets[node].iter().chain(shared).map(AsFd::as_fd)
+    /// Each node's socket, if the fabric has any, and what all nodes share: every node's frames, board and doorbell.
+    pub fn into_parts(self) -> (Vec<Option<OwnedFd>>, Vec<OwnedFd>) {
+        (self.sockets, self.frames.into_iter().chain(self.boards).chain(self.doorbells).collect())
     }
 }
 

@@ -1,10 +1,12 @@
-//! Two processes for one launcher, so that whichever is killed, the other cleans up.
+//! Three processes for one launcher, so that whichever two are killed, the last one cleans up.
 //!
-//! The *front* is the process the user started: it passes signals on and waits. The *supervisor* is its
-//! child and the nodes' parent. Both are child subreapers (`PR_SET_CHILD_SUBREAPER`): whatever the program
-//! leaves behind becomes theirs and is killed. When the front is killed the supervisor sees the end of
-//! the pipe between them; when the supervisor is killed its nodes die with it (`PR_SET_PDEATHSIG`), and
-//! what they started becomes the front's.
+//! The *front* is the process the user started: it passes signals on and waits. The *guardian* is its child, and does
+//! nothing but wait for the supervisor's end. The *supervisor* is the guardian's child and the nodes' parent. All are child
+//! subreapers (`PR_SET_CHILD_SUBREAPER`): whatever the program leaves behind, daemons included, becomes theirs and is
+//! killed. When the front is killed, the supervisor sees the end of the pipe between them; when the guardian is killed, all
+//! become the front's; when the supervisor is killed, its nodes die with it (`PR_SET_PDEATHSIG`), and what they started
+//! becomes the guardian's. The guardian has a session and a name of its own: who kills the launcher's process group, or all
+//! processes called `hiroba`, does not kill it with them.
 
 use std::collections::HashMap;
 use std::io;
@@ -16,7 +18,8 @@ use rustix::pipe::{PipeFlags, pipe_with};
 use rustix::process::{Pid, WaitOptions, WaitStatus, getpid, set_child_subreaper, wait};
 
 use super::signals::{self, Inherited, SignalDescriptor};
-use crate::failure::{Failure, system_words};
+use super::status::End;
+use crate::failure::{Failure, say, system_words};
 
 /// How long killed processes may take to disappear before the launcher gives up waiting for them.
 const REAP_LIMIT: Duration = Duration::from_secs(2);
@@ -33,6 +36,9 @@ pub struct Front {
     pub inherited: Inherited,
 }
 
+/// The guardian's name, which is not the command's.
+const GUARDIAN_NAME: &std::ffi::CStr = c"job-guardian";
+
 /// Runs `job` in a supervisor process and returns its exit status. Must be called while there is one thread.
 ///
 /// When `line` is given, the connection to whoever commands the supervisor, its end ends the supervisor even if that is stopped.
@@ -41,38 +47,110 @@ pub fn run_guarded(line: Option<BorrowedFd<'_>>, job: impl FnOnce(Front) -> u8) 
     let inherited = signals::block().map_err(start)?;
     let arrivals = SignalDescriptor::open().map_err(start)?;
     set_child_subreaper(Some(getpid())).map_err(|error| start(error.into()))?;
-    let (read_end, write_end) = pipe_with(PipeFlags::CLOEXEC).map_err(|error| start(error.into()))?;
-    // SAFETY: there is one thread, so the child is a whole copy of the process and may run any code.
-    let supervisor = match unsafe { libc::fork() } {
-        -1 => return Err(super::spawn::too_many_processes(&io::Error::last_os_error())),
-        0 => {
-            drop((write_end, arrivals));
-            let _ = set_child_subreaper(Some(getpid()));
-            std::process::exit(i32::from(job(Front { signals: read_end, inherited })));
-        }
-        pid => pid,
+    let pipe = || pipe_with(PipeFlags::CLOEXEC).map_err(|error| start(error.into()));
+    let (read_end, write_end) = pipe()?;
+    let (end_in, end_out) = pipe()?;
+    rustix::io::ioctl_fionbio(&end_in, true).map_err(|error| start(error.into()))?;
+    let Some(guardian) = fork()? else {
+        drop((write_end, arrivals, end_in));
+        guard(&end_out, || job(Front { signals: read_end, inherited }));
     };
-    drop(read_end);
-    let supervisor = Pid::from_raw(supervisor).expect("fork returns a positive pid");
-    let status = watch(supervisor, &arrivals, &write_end, line);
-    kill_descendants();
-    let Some(status) = status else {
+    drop((read_end, end_out));
+    let guardian_status = watch(guardian, &arrivals, &write_end, line);
+    let left = kill_descendants();
+    let Some(guardian_status) = guardian_status else {
         return Err(Failure::new(
             "the connection to the launcher was lost; the nodes of this host were ended",
         ));
     };
-    match (status.exit_status(), status.terminating_signal()) {
-        (Some(status), _) => Ok(status as u8),
-        (None, signal) => Err(Failure::new(format!(
-            "the launcher's supervisor process was killed by {}; the job was ended",
-            signals::describe(signal.unwrap_or(0))
+    let mut end = [0; 2];
+    let (who, end) = match rustix::io::read(&end_in, &mut end) {
+        Ok(2) => ("supervisor", decode(end)),
+        _ => ("guardian", End::from_wait(guardian_status).unwrap_or(End::Killed(0))),
+    };
+    if left > 0 {
+        let (processes, them) = if left == 1 { ("process", "it") } else { ("processes", "them") };
+        say(&format!(
+            "{left} {processes} that the program left behind could not be ended: another user's, or new ones all the \
+             time; look for {them} with 'ps'"
+        ));
+    }
+    match end {
+        End::Exited(status) => Ok(status),
+        End::Killed(signal) => Err(Failure::new(format!(
+            "the launcher's {who} process was killed by {}; the job was ended",
+            signals::describe(signal)
         ))),
     }
 }
 
-/// Passes signals on until the supervisor ends, and returns how; or until the line has been dead for a while.
+/// How the supervisor ended, for the pipe from the guardian to the front.
+fn encode(end: End) -> [u8; 2] {
+    match end {
+        End::Exited(status) => [0, status],
+        End::Killed(signal) => [1, signal as u8],
+    }
+}
+
+fn decode([kind, value]: [u8; 2]) -> End {
+    if kind == 0 { End::Exited(value) } else { End::Killed(i32::from(value)) }
+}
+
+/// Forks; the child gets `None`. Must be called while there is one thread.
+fn fork() -> Result<Option<Pid>, Failure> {
+    // SAFETY: there is one thread, so the child is a whole copy of the process and may run any code.
+    match unsafe { libc::fork() } {
+        -1 => Err(super::spawn::too_many_processes(&io::Error::last_os_error())),
+        0 => Ok(None),
+        pid => Ok(Some(Pid::from_raw(pid).expect("fork returns a positive pid"))),
+    }
+}
+
+/// The guardian's whole life: starts the supervisor, waits for its end, ends what is left, tells the front how it ended.
+fn guard(end_out: &OwnedFd, job: impl FnOnce() -> u8) -> ! {
+    let _ = set_child_subreaper(Some(getpid()));
+    let supervisor = match fork() {
+        Ok(Some(supervisor)) => supervisor,
+        Ok(None) => {
+            let _ = set_child_subreaper(Some(getpid()));
+            std::process::exit(i32::from(job()));
+        }
+        Err(failure) => {
+            say(&failure.sentence);
+            std::process::exit(i32::from(failure.status));
+        }
+    };
+    // The descriptors of `job` are the supervisor's now: as long as this process had them, too, nobody would see their end.
+    drop(job);
+    let _ = rustix::process::setsid();
+    let _ = rustix::thread::set_name(GUARDIAN_NAME);
+    leave_standard_streams();
+    let end = loop {
+        match wait(WaitOptions::empty()) {
+            Ok(Some((pid, status))) if pid == supervisor => break End::from_wait(status),
+            Ok(_) | Err(rustix::io::Errno::INTR) => {}
+            Err(_) => break None,
+        }
+    };
+    kill_descendants();
+    if let Some(end) = end {
+        let _ = rustix::io::write(end_out, &encode(end));
+    }
+    // SAFETY: ends this process without running what the front registered to run at its exit.
+    unsafe { libc::_exit(0) }
+}
+
+/// Whoever reads what the launcher writes sees its end with the launcher's, and a terminal that hangs up is not held.
+fn leave_standard_streams() {
+    let Ok(null) = std::fs::OpenOptions::new().read(true).write(true).open("/dev/null") else { return };
+    let _ = rustix::stdio::dup2_stdin(&null);
+    let _ = rustix::stdio::dup2_stdout(&null);
+    let _ = rustix::stdio::dup2_stderr(&null);
+}
+
+/// Passes signals on until the guardian ends, and returns how; or until the line has been dead for a while.
 fn watch(
-    supervisor: Pid,
+    guardian: Pid,
     arrivals: &SignalDescriptor,
     to_supervisor: &OwnedFd,
     mut line: Option<BorrowedFd<'_>>,
@@ -100,7 +178,7 @@ fn watch(
             }
         }
         while let Ok(Some((pid, status))) = wait(WaitOptions::NOHANG) {
-            if pid == supervisor {
+            if pid == guardian {
                 return Some(status);
             }
         }
@@ -117,8 +195,10 @@ pub fn signal_descendants(signal: i32, spared: &[i32]) {
     }
 }
 
-/// Kills every descendant and waits for them to be gone.
-pub fn kill_descendants() {
+/// Kills every descendant and waits for them to be gone. Returns how many still are there.
+///
+/// Whoever starts processes faster than they can be killed is stopped first.
+pub fn kill_descendants() -> usize {
     let give_up = Instant::now() + REAP_LIMIT;
     loop {
         // Orphans of what is killed here become this process's children: when there is no child left,
@@ -128,12 +208,13 @@ pub fn kill_descendants() {
                 Ok(Some(_)) => {}
                 Ok(None) => break,
                 Err(rustix::io::Errno::INTR) => {}
-                Err(_) => return,
+                Err(_) => return 0,
             }
         }
         if Instant::now() > give_up {
-            return;
+            return descendants(&[]).len();
         }
+        signal_descendants(libc::SIGSTOP, &[]);
         signal_descendants(libc::SIGKILL, &[]);
         std::thread::sleep(REAP_INTERVAL);
     }
@@ -170,6 +251,13 @@ fn parent_of(stat: &str) -> Option<i32> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_end_survives_the_pipe() {
+        for end in [End::Exited(0), End::Exited(255), End::Killed(9), End::Killed(64)] {
+            assert_eq!(decode(encode(end)), end);
+        }
+    }
 
     #[test]
     fn a_name_cannot_fake_a_parent() {

@@ -10,13 +10,13 @@ use crate::failure::{Failure, system_words};
 const NODE_DESCRIPTORS: u64 = 16;
 /// Connections of strangers that a node on `tcp` has open at most, before they are refused.
 const STRANGERS_DESCRIPTORS: u64 = 64;
-/// What a node inherits: three standard streams, its socket and its control channel.
+/// Three standard streams, and what the launcher gives a node: its socket, and the channel that the node makes to it.
 const INHERITED_DESCRIPTORS: u64 = 5;
 /// What the launcher opens once: epoll, signals, gate, exec reports, its front, `/dev/null`, the statistics file.
 const LAUNCHER_DESCRIPTORS: u64 = 16;
-/// What the launcher opens for each node: its socket, both ends of its control channel or one and a pidfd.
+/// What the launcher opens for each node: its socket, both ends of its door; later its channel and a pidfd.
 const LAUNCHER_DESCRIPTORS_PER_NODE: u64 = 3;
-/// Files of each node that the launcher opens and all nodes inherit where the fabric is `shm`: frames, board, doorbell.
+/// Files of each node that the launcher opens and all nodes get where the fabric is `shm`: frames, board, doorbell.
 const SHARED_FILES_PER_NODE: u64 = 3;
 /// With `--label`, two pipes more.
 const LABEL_DESCRIPTORS_PER_NODE: u64 = 2;

@@ -1,16 +1,18 @@
 //! The nodes that run on this machine, as whoever started them sees them: the launcher its own, an agent those of its host.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use hiroba_wire::agent::NodeEvent;
 use hiroba_wire::control::{self, CONTROL_MESSAGE_BYTES_MAX, ToLauncher, ToNode};
 use rustix::event::{Timespec, epoll};
-use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendFlags};
+use rustix::io::Errno;
+use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendFlags};
 use rustix::process::{Pid, PidfdFlags, WaitOptions, WaitStatus, pidfd_open, wait};
 
+use super::handover::{Given, Handover};
 use super::liveness::{Doing, Looks, doing};
 use super::spawn::{ExecReport, Spawned};
 use super::status::End;
@@ -18,6 +20,8 @@ use crate::failure::{Failure, system_words};
 
 /// Events taken from the kernel at once.
 const EVENTS_MAX: usize = 256;
+/// After so long it is tried again to give a node what the system did not take.
+const GIVE_INTERVAL: Duration = Duration::from_millis(2);
 
 /// Something that has become of a node, or of what is known about one.
 #[derive(Debug)]
@@ -40,6 +44,9 @@ pub enum NotRun {
 #[derive(Debug)]
 struct LocalNode {
     pid: Pid,
+    /// Through it comes the hello of the process that joins. Closed as soon as that has come, so that no second one is heard.
+    door: Option<OwnedFd>,
+    /// The channel that the hello brought.
     control: Option<OwnedFd>,
     /// Watches the process that joined when it is not `pid`: the node's own process is a wrapper.
     joined_process: Option<(i32, OwnedFd)>,
@@ -54,6 +61,7 @@ enum Source {
     Reports,
     Control(usize),
     JoinedProcess(usize),
+    Door(usize),
 }
 
 impl Source {
@@ -63,6 +71,7 @@ impl Source {
             Source::Reports => with(0, 0),
             Source::Control(place) => with(1, place),
             Source::JoinedProcess(place) => with(2, place),
+            Source::Door(place) => with(3, place),
         }
     }
 
@@ -71,7 +80,8 @@ impl Source {
         match token >> 32 {
             0 => Source::Reports,
             1 => Source::Control(place),
-            _ => Source::JoinedProcess(place),
+            2 => Source::JoinedProcess(place),
+            _ => Source::Door(place),
         }
     }
 }
@@ -89,6 +99,12 @@ pub struct LocalNodes {
     /// Between `Start` and `Close` nodes answer pings.
     answers_expected: bool,
     message: Vec<u8>,
+    /// Until all nodes have been given what they need to join.
+    handover: Option<Handover>,
+    /// Nodes that have said hello, and how much each has been given.
+    guests: VecDeque<(usize, Given)>,
+    /// When to go on giving, because the system took no more.
+    give_again: Option<Instant>,
 }
 
 impl LocalNodes {
@@ -97,6 +113,7 @@ impl LocalNodes {
         first: usize,
         spawned: &mut Vec<Spawned>,
         reports: OwnedFd,
+        handover: Handover,
         dead_after: Option<Duration>,
     ) -> rustix::io::Result<LocalNodes> {
         let mut local = LocalNodes {
@@ -108,15 +125,19 @@ impl LocalNodes {
             looks: dead_after.map(|silence| Looks::new(Some(silence))),
             answers_expected: false,
             message: vec![0; CONTROL_MESSAGE_BYTES_MAX],
+            handover: Some(handover).filter(|_| !spawned.is_empty()),
+            guests: VecDeque::new(),
+            give_again: None,
         };
         local.listen(&reports, Source::Reports)?;
         local.reports = Some(reports);
         for (place, node) in spawned.drain(..).enumerate() {
             local.by_pid.insert(node.pid.as_raw_nonzero().get(), place);
-            local.listen(&node.control, Source::Control(place))?;
+            local.listen(&node.door, Source::Door(place))?;
             local.nodes.push(LocalNode {
                 pid: node.pid,
-                control: Some(node.control),
+                door: Some(node.door),
+                control: None,
                 joined_process: None,
                 ended: false,
                 silent_looks: 0,
@@ -153,8 +174,10 @@ impl LocalNodes {
                 Source::Reports => self.read_reports()?,
                 Source::Control(place) => self.read_control(place, happenings),
                 Source::JoinedProcess(place) => self.joined_process_ended(place, happenings),
+                Source::Door(place) => self.read_door(place, happenings),
             }
         }
+        self.give();
         Ok(())
     }
 
@@ -195,6 +218,7 @@ impl LocalNodes {
         ended.sort_unstable_by_key(|(place, _)| *place);
         for (place, _) in &ended {
             // A node's last words come before its death.
+            self.read_door(*place, happenings);
             self.read_control(*place, happenings);
             self.nodes[*place].joined_process = None;
             self.nodes[*place].ended = true;
@@ -218,36 +242,104 @@ impl LocalNodes {
         }
     }
 
+    /// Hears who is at a node's door. The first hello of this build is let in, and nothing else ever.
+    fn read_door(&mut self, place: usize, happenings: &mut Vec<Happening>) {
+        let Some(door) = &self.nodes[place].door else { return };
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1), ScmCredentials(1))];
+        let mut ancillary = RecvAncillaryBuffer::new(&mut space);
+        let mut slices = [std::io::IoSliceMut::new(&mut self.message)];
+        let flags = RecvFlags::DONTWAIT | RecvFlags::CMSG_CLOEXEC;
+        let bytes = match rustix::net::recvmsg(door, &mut slices, &mut ancillary, flags) {
+            Err(Errno::AGAIN | Errno::INTR) => return,
+            Ok(received) if received.bytes > 0 => received.bytes.min(self.message.len()),
+            // All processes of the node have closed it; the node's end says the rest.
+            Ok(_) | Err(_) => return self.nodes[place].door = None,
+        };
+        let (mut process, mut channel) = (None, None);
+        for message in ancillary.drain() {
+            match message {
+                RecvAncillaryMessage::ScmCredentials(credentials) => process = Some(credentials.pid),
+                RecvAncillaryMessage::ScmRights(mut passed) => channel = passed.next(),
+                _ => {}
+            }
+        }
+        self.nodes[place].door = None;
+        let node = self.first + place;
+        let garbled = Happening::Node(node, NodeEvent::Garbled { bytes: bytes as u64 });
+        match (control::decode::<ToLauncher>(&self.message[..bytes]), channel) {
+            (Ok(ToLauncher::Hello { version, build }), Some(channel)) => {
+                if (version.as_str(), build.as_str()) == (env!("CARGO_PKG_VERSION"), hiroba_node::BUILD) {
+                    return self.let_in(place, process, channel);
+                }
+                // Whoever takes in who joins refuses other builds. This one gets nothing until the job has ended.
+                self.nodes[place].control = Some(channel);
+                happenings.push(Happening::Node(node, NodeEvent::Said(ToLauncher::Join { version, build })));
+            }
+            _ => happenings.push(garbled),
+        }
+    }
+
+    /// Takes the node's end of its own channel for the node, and is about to give it what it needs.
+    fn let_in(&mut self, place: usize, process: Option<Pid>, channel: OwnedFd) {
+        if self.listen(&channel, Source::Control(place)).is_err() {
+            return;
+        }
+        self.nodes[place].control = Some(channel);
+        self.guests.push_back((place, Given::default()));
+        let Some(process) = process.filter(|process| *process != self.nodes[place].pid) else { return };
+        if let Ok(watch) = pidfd_open(process, PidfdFlags::empty()) {
+            let _ = self.listen(&watch, Source::JoinedProcess(place));
+            self.nodes[place].joined_process = Some((process.as_raw_nonzero().get(), watch));
+        }
+    }
+
+    /// Gives nodes that have said hello what they need, as far as the system takes it.
+    fn give(&mut self) {
+        while let (Some(handover), Some((place, given))) = (&mut self.handover, self.guests.front_mut()) {
+            let Some(channel) = &self.nodes[*place].control else {
+                self.guests.pop_front();
+                continue;
+            };
+            match handover.give(*place, channel.as_fd(), given) {
+                // Descriptors on their way count against a limit (unix(7), ETOOMANYREFS) until they are received.
+                Err(Errno::AGAIN | Errno::TOOMANYREFS | Errno::NOBUFS | Errno::NOMEM) => {
+                    return self.give_again = Some(Instant::now() + GIVE_INTERVAL);
+                }
+                // A node that is gone is judged by its end.
+                Ok(()) | Err(_) => drop(self.guests.pop_front()),
+            }
+        }
+        self.give_again = None;
+        if self.guests.is_empty() && self.nodes.iter().all(|node| node.door.is_none()) {
+            self.handover = None;
+        }
+    }
+
     /// Reads all messages of a node.
     fn read_control(&mut self, place: usize, happenings: &mut Vec<Happening>) {
         let number = self.first + place;
         while let Some(control) = &self.nodes[place].control {
-            let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmCredentials(1))];
-            let mut ancillary = RecvAncillaryBuffer::new(&mut space);
-            let mut slices = [std::io::IoSliceMut::new(&mut self.message)];
-            let flags = RecvFlags::DONTWAIT | RecvFlags::CMSG_CLOEXEC;
-            let received = match rustix::net::recvmsg(control, &mut slices, &mut ancillary, flags) {
-                Ok(received) if received.bytes > 0 => received,
-                Err(rustix::io::Errno::AGAIN) => return happenings.push(Happening::Drained(number)),
+            let received = match rustix::net::recv(
+                control,
+                &mut self.message[..],
+                RecvFlags::DONTWAIT | RecvFlags::TRUNC,
+            ) {
+                Ok((bytes, received)) if received > 0 => (bytes, received),
+                Err(Errno::AGAIN) => return happenings.push(Happening::Drained(number)),
                 // The other side has gone with messages of ours unread (a ping, say). That is told once, before its own last words.
-                Err(rustix::io::Errno::INTR | rustix::io::Errno::CONNRESET) => continue,
+                Err(Errno::INTR | Errno::CONNRESET) => continue,
                 // The other side is gone; its process's end says the rest.
                 Ok(_) | Err(_) => {
                     self.nodes[place].control = None;
                     return;
                 }
             };
-            let sender = ancillary.drain().find_map(|message| match message {
-                RecvAncillaryMessage::ScmCredentials(credentials) => Some(credentials.pid),
-                _ => None,
-            });
-            let whole = !received.flags.contains(ReturnFlags::TRUNC);
-            let bytes = received.bytes.min(self.message.len());
+            let (bytes, sent) = received;
             self.nodes[place].silent_looks = 0;
             match control::decode::<ToLauncher>(&self.message[..bytes]) {
-                Ok(ToLauncher::Pong) if whole => {}
-                Ok(message) if whole => {
-                    self.note(place, sender, &message);
+                Ok(ToLauncher::Pong) if bytes == sent => {}
+                Ok(message) if bytes == sent => {
+                    self.note(place, &message);
                     happenings.push(Happening::Node(number, NodeEvent::Said(message)));
                 }
                 _ => {
@@ -259,22 +351,11 @@ impl LocalNodes {
     }
 
     /// What a message means for the processes to watch.
-    fn note(&mut self, place: usize, sender: Option<Pid>, message: &ToLauncher) {
-        match message {
-            ToLauncher::Join { .. } => {
-                let wrapped = sender.filter(|process| *process != self.nodes[place].pid);
-                let Some(process) = wrapped else { return };
-                if let Ok(watch) = pidfd_open(process, PidfdFlags::empty()) {
-                    let _ = self.listen(&watch, Source::JoinedProcess(place));
-                    self.nodes[place].joined_process = Some((process.as_raw_nonzero().get(), watch));
-                }
-            }
-            ToLauncher::Leave { .. } => {
-                if let Some((_, process)) = self.nodes[place].joined_process.take() {
-                    let _ = epoll::delete(&self.events, process);
-                }
-            }
-            _ => {}
+    fn note(&mut self, place: usize, message: &ToLauncher) {
+        if matches!(message, ToLauncher::Leave { .. })
+            && let Some((_, process)) = self.nodes[place].joined_process.take()
+        {
+            let _ = epoll::delete(&self.events, process);
         }
     }
 
@@ -291,7 +372,7 @@ impl LocalNodes {
         match message {
             ToNode::Start => self.answers_expected = true,
             ToNode::Close => self.answers_expected = false,
-            ToNode::Job(_) | ToNode::Ping | ToNode::Sample => {}
+            ToNode::Job(_) | ToNode::Descriptors | ToNode::Ping | ToNode::Sample => {}
         }
         let bytes = control::encode(message);
         for node in &self.nodes {
@@ -303,12 +384,16 @@ impl LocalNodes {
     }
 
     /// When to call [`look`](Self::look) next.
-    pub fn next_look(&self) -> Option<std::time::Instant> {
-        self.looks.as_ref().filter(|_| self.answers_expected).map(Looks::next)
+    pub fn next_look(&self) -> Option<Instant> {
+        let looks = self.looks.as_ref().filter(|_| self.answers_expected).map(Looks::next);
+        looks.into_iter().chain(self.give_again).min()
     }
 
-    /// Asks all nodes for a sign of life, if it is time, and finds those that have given none for too long.
+    /// Goes on giving, asks all nodes for a sign of life, if it is time, and finds those that have given none for too long.
     pub fn look(&mut self, happenings: &mut Vec<Happening>) {
+        if self.give_again.is_some_and(|due| due <= Instant::now()) {
+            self.give();
+        }
         if !self.answers_expected || !self.looks.as_mut().is_some_and(Looks::is_due) {
             return;
         }
@@ -337,7 +422,13 @@ mod tests {
 
     #[test]
     fn tokens_name_their_sources() {
-        for source in [Source::Reports, Source::Control(0), Source::Control(4095), Source::JoinedProcess(7)] {
+        for source in [
+            Source::Reports,
+            Source::Control(0),
+            Source::Control(4095),
+            Source::JoinedProcess(7),
+            Source::Door(3),
+        ] {
             assert_eq!(Source::from_token(source.token()), source);
         }
     }

@@ -5,6 +5,7 @@ mod channel;
 mod debug;
 mod endpoints;
 pub mod guardian;
+mod handover;
 mod homecoming;
 mod hosts;
 pub mod limits;

@@ -225,6 +225,11 @@ impl RemoteHost {
         }
     }
 
+    /// As [`send`](Self::send), for a message with the job's key.
+    pub fn send_secret(&mut self, message: &ToAgent) {
+        let _ = self.channel.as_mut().map(|channel| channel.send_secret(message));
+    }
+
     /// Sends a message, if the connection stands; that it does not is noticed where it is read.
     pub fn send(&mut self, message: &ToAgent) {
         if let Some(channel) = &mut self.channel {

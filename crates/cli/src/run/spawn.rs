@@ -12,9 +12,9 @@ use std::path::Path;
 use std::time::Duration;
 
 use hiroba_base::NodeId;
-use hiroba_wire::control::{self, CONTROL_FD_VARIABLE, JobDescription, JobKey, ToNode};
+use hiroba_wire::control::{CONTROL_FD_VARIABLE, Descriptors, JobDescription, JobKey};
 use rustix::io::FdFlags;
-use rustix::net::{AddressFamily, SendFlags, SocketFlags, SocketType};
+use rustix::net::{AddressFamily, SocketFlags, SocketType};
 use rustix::pipe::{PipeFlags, pipe_with};
 use rustix::process::{Pid, Resource, Rlimit, Signal, getpid, getppid, setrlimit};
 use rustix::thread::CpuSet;
@@ -22,6 +22,7 @@ use rustix::thread::CpuSet;
 use super::debug::Debugger;
 use super::endpoints::Endpoints;
 use super::guardian;
+use super::handover::Handover;
 use super::limits::NodeLimit;
 use super::liveness;
 use super::preload::{self, PRELOAD_VARIABLE};
@@ -39,8 +40,8 @@ const NODES_VARIABLE: &str = "HIROBA_NODES";
 pub struct Spawned {
     /// The process.
     pub pid: Pid,
-    /// The launcher's end of the control channel, non-blocking.
-    pub control: OwnedFd,
+    /// The launcher's end of the door, non-blocking.
+    pub door: OwnedFd,
     /// Standard output and standard error, when they come through pipes; non-blocking.
     pub output: Option<[OwnedFd; 2]>,
 }
@@ -72,8 +73,6 @@ pub struct Launch<'a> {
     pub limit: NodeLimit,
     /// How this process found its signals.
     pub inherited: &'a Inherited,
-    /// A file for the trace of each node, when the run is traced.
-    pub traces: &'a [OwnedFd],
 }
 
 /// Nodes that wait at the gate.
@@ -84,6 +83,8 @@ pub struct Job {
     pub gate: OwnedFd,
     /// Carries an [`ExecReport`] from each node whose program could not be executed; ends when all others were.
     pub reports: OwnedFd,
+    /// What they get when they join.
+    pub handover: Handover,
 }
 
 /// Why a node did not get as far as its program.
@@ -127,8 +128,8 @@ pub fn no_descriptor(error: &io::Error) -> Failure {
     ))
 }
 
-/// Starts all nodes of this machine, up to the gate.
-pub fn spawn(launch: &Launch, endpoints: &Endpoints) -> Result<Job, Failure> {
+/// Starts all nodes of this machine, up to the gate. There is a trace for each, when the run is traced.
+pub fn spawn(launch: &Launch, endpoints: Endpoints, traces: Vec<OwnedFd>) -> Result<Job, Failure> {
     let pipe = || pipe_with(PipeFlags::CLOEXEC).map_err(|error| no_descriptor(&error.into()));
     let (gate_in, gate_out) = pipe()?;
     let (reports, reports_out) = pipe()?;
@@ -147,40 +148,39 @@ pub fn spawn(launch: &Launch, endpoints: &Endpoints) -> Result<Job, Failure> {
             .bind
             .then(|| processors::partition(launch.nodes, launch.job.threads_per_node))
             .flatten(),
+        persona: persona(),
     };
     // The gate must not open before those who wait there are dead: no program starts in a job that cannot.
-    let nodes = fork_all(&common, endpoints).inspect_err(|_| guardian::kill_descendants())?;
-    Ok(Job { nodes, gate: gate_out, reports })
+    let nodes = fork_all(&common).inspect_err(|_| _ = guardian::kill_descendants())?;
+    let description = JobDescription {
+        bound: common.processors.is_some(),
+        low_latency: launch.low_latency,
+        randomised: common.persona & libc::ADDR_NO_RANDOMIZE == 0,
+        ..launch.job.clone()
+    };
+    let handover = Handover::new(description, endpoints, traces);
+    Ok(Job { nodes, gate: gate_out, reports, handover })
 }
 
-fn fork_all(common: &Common, endpoints: &Endpoints) -> Result<Vec<Spawned>, Failure> {
+fn fork_all(common: &Common) -> Result<Vec<Spawned>, Failure> {
     let launch = common.launch;
     let nodes_of_job = launch.job.addresses.len() as u16;
-    let mut description = launch.job.clone();
-    description.shared_files = endpoints.shared_files();
-    description.bound = common.processors.is_some();
-    description.low_latency = launch.low_latency;
     let mut nodes = Vec::with_capacity(usize::from(launch.nodes));
     for place in 0..usize::from(launch.nodes) {
         let node = NodeId(launch.job.node.0 + place as u16);
-        description.node = node;
-        description.socket_fd = endpoints.socket_number(place);
-        description.trace_fd = launch.traces.get(place).map(AsRawFd::as_raw_fd);
-        let (control, node_control) = control_channel(&description)?;
+        let (door, node_door) = open_door()?;
         let (output, node_output) = if launch.piped_output { output_pipes()? } else { (None, None) };
-        let environment = common.program.environment(node, nodes_of_job, node_control.as_raw_fd());
+        let environment = common.program.environment(node, nodes_of_job, node_door.as_raw_fd());
         // SAFETY: there is one thread, so the child is a whole copy of the process and may run any code.
         match unsafe { libc::fork() } {
             -1 => return Err(too_many_processes(&io::Error::last_os_error())),
             0 => {
-                let trace = launch.traces.get(place).map(AsFd::as_fd);
-                let kept = endpoints.inherited_by(place).chain([node_control.as_fd()]).chain(trace).collect();
-                Child { node, place, common, kept, output: node_output.as_ref(), environment: &environment }
-                    .run()
+                let (door, output) = (node_door.as_fd(), node_output.as_ref());
+                Child { node, place, common, door, output, environment: &environment }.run()
             }
             pid => {
                 let pid = Pid::from_raw(pid).expect("fork returns a positive pid");
-                nodes.push(Spawned { pid, control, output });
+                nodes.push(Spawned { pid, door, output });
             }
         }
     }
@@ -200,9 +200,8 @@ pub fn describe_job(
         job: random_number(),
         key: random_key()?,
         node: NodeId::ZERO,
-        socket_fd: -1,
-        trace_fd: None,
-        shared_files: None,
+        descriptors: Descriptors::default(),
+        randomised: true,
         bound: false,
         low_latency: false,
         hosts,
@@ -224,17 +223,18 @@ pub fn describe_job(
 
 /// Unlike the job's number this must be the kernel's own randomness.
 fn random_key() -> Result<JobKey, Failure> {
-    let mut key = [0u8; 32];
-    match rustix::rand::getrandom(&mut key, rustix::rand::GetRandomFlags::empty()) {
-        Ok(got) if got == key.len() => Ok(JobKey(key)),
-        other => Err(Failure::new(format!(
-            "cannot make the job's key: the kernel gave no random numbers ({})",
-            other.map_or_else(
-                |errno| system_words(&errno.into()),
-                |got| format!("{got} bytes of {}", key.len())
-            )
-        ))),
-    }
+    JobKey::made_by(|key| {
+        match rustix::rand::getrandom(&mut key[..], rustix::rand::GetRandomFlags::empty()) {
+            Ok(got) if got == key.len() => Ok(()),
+            other => Err(Failure::new(format!(
+                "cannot make the job's key: the kernel gave no random numbers ({})",
+                other.map_or_else(
+                    |errno| system_words(&errno.into()),
+                    |got| format!("{got} bytes of {}", key.len())
+                )
+            ))),
+        }
+    })
 }
 
 fn random_number() -> u64 {
@@ -247,23 +247,15 @@ fn random_number() -> u64 {
     u64::from_ne_bytes(bytes)
 }
 
-/// Makes a control channel with the job's description queued on it: the launcher's end and the node's.
-fn control_channel(description: &JobDescription) -> Result<(OwnedFd, OwnedFd), Failure> {
+/// Makes a door: the launcher's end and the one that all processes of the node inherit.
+fn open_door() -> Result<(OwnedFd, OwnedFd), Failure> {
     let failed = |error: rustix::io::Errno| no_descriptor(&error.into());
     let (ours, theirs) =
         rustix::net::socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)
             .map_err(failed)?;
-    // The credentials tell which process joined when the node's own is only a wrapper.
+    // The credentials tell which process joins when the node's own is only a wrapper.
     rustix::net::sockopt::set_socket_passcred(&ours, true).map_err(failed)?;
     rustix::io::ioctl_fionbio(&ours, true).map_err(failed)?;
-    let message = control::encode(&ToNode::Job(Box::new(description.clone())));
-    rustix::net::send(&ours, &message, SendFlags::NOSIGNAL).map_err(|error| {
-        Failure::new(format!(
-            "cannot queue the job's description of {} bytes for a node ({}); use fewer nodes (-n)",
-            message.len(),
-            system_words(&error.into())
-        ))
-    })?;
     Ok((ours, theirs))
 }
 
@@ -376,6 +368,15 @@ struct Common<'a> {
     program: Program,
     /// Each node's processors, where it gets its own.
     processors: Option<Vec<CpuSet>>,
+    /// This process's execution domain (personality(2)).
+    persona: libc::c_int,
+}
+
+/// This process's execution domain; 0, the ordinary one, where a sandbox forbids to ask.
+fn persona() -> libc::c_int {
+    const ASK: libc::c_ulong = 0xffff_ffff;
+    // SAFETY: this argument asks and changes nothing.
+    unsafe { libc::personality(ASK) }.max(0)
 }
 
 /// A forked child.
@@ -384,7 +385,8 @@ struct Child<'a> {
     /// Its place among the nodes of this machine.
     place: usize,
     common: &'a Common<'a>,
-    kept: Vec<BorrowedFd<'a>>,
+    /// Its end of the door.
+    door: BorrowedFd<'a>,
     output: Option<&'a [OwnedFd; 2]>,
     environment: &'a [CString],
 }
@@ -410,9 +412,11 @@ impl Child<'_> {
             // SAFETY: as above.
             unsafe { libc::_exit(i32::from(STATUS_HIROBA)) };
         }
-        // Where everything lies at fixed addresses, a program's own mappings should too; nice to have only.
+        // Functions and tables must lie at equal addresses on all nodes, for pointers to them lie in shared memory. A node
+        // that has joined takes this back for what it executes later (`Runtime::join`).
+        let fixed = self.common.persona | libc::ADDR_NO_RANDOMIZE;
         // SAFETY: changes how this process's next execve lays out memory, nothing now.
-        unsafe { libc::personality(libc::ADDR_NO_RANDOMIZE as libc::c_ulong) };
+        unsafe { libc::personality(fixed as libc::c_ulong) };
         if let Some(processors) = &self.common.processors {
             rustix::thread::sched_setaffinity(None, &processors[self.place])?;
         }
@@ -431,9 +435,7 @@ impl Child<'_> {
             rustix::stdio::dup2_stdout(out)?;
             rustix::stdio::dup2_stderr(error)?;
         }
-        for descriptor in &self.kept {
-            rustix::io::fcntl_setfd(descriptor, FdFlags::empty())?;
-        }
+        rustix::io::fcntl_setfd(self.door, FdFlags::empty())?;
         signals::restore(self.common.launch.inherited);
         while rustix::io::read(self.common.gate_in, &mut [0u8; 1]) == Err(rustix::io::Errno::INTR) {}
         Ok(())

@@ -97,9 +97,8 @@ pub fn start(plan: &Plan, trace: Option<&TraceDirectory>, front: Front) -> Resul
         low_latency: wakefulness.is_some(),
         limit: ground.limit,
         inherited: &front.inherited,
-        traces: traces.as_deref().unwrap_or_default(),
     };
-    let spawned = spawn::spawn(&launch, &endpoints)?;
+    let spawned = spawn::spawn(&launch, endpoints, traces.unwrap_or_default())?;
     remote.await_all(PREPARING_LIMIT, |host| host.answers.pids.is_some())?;
     let hosts = remote.hosts;
     let mut traces = BTreeMap::new();
@@ -291,7 +290,7 @@ impl Remote<'_> {
                 low_latency: options.low_latency,
                 traced: options.trace.is_some(),
             };
-            host.send(&ToAgent::Prepare(Box::new(errand)));
+            host.send_secret(&ToAgent::Prepare(Box::new(errand)));
         }
         Ok(())
     }

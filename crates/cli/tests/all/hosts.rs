@@ -178,6 +178,7 @@ fn whichever_process_dies_or_stops_nothing_is_left() {
     for (what, signal) in [
         ("agent's front", libc::SIGKILL),
         ("agent's front", libc::SIGTERM),
+        ("agent's guardian", libc::SIGKILL),
         ("agent's supervisor", libc::SIGKILL),
         ("agent's supervisor", libc::SIGSTOP),
         ("program", libc::SIGKILL),
@@ -188,7 +189,11 @@ fn whichever_process_dies_or_stops_nothing_is_left() {
         let is_agent = |pid: &i32| agents.contains(pid);
         let victim = match what {
             "agent's front" => agents.iter().copied().find(|pid| !is_agent(&parent_of(*pid))),
-            "agent's supervisor" => agents.iter().copied().find(|pid| is_agent(&parent_of(*pid))),
+            "agent's guardian" => agents
+                .iter()
+                .copied()
+                .find(|pid| is_agent(&parent_of(*pid)) && !is_agent(&parent_of(parent_of(*pid)))),
+            "agent's supervisor" => agents.iter().copied().find(|pid| is_agent(&parent_of(parent_of(*pid)))),
             _ => processes(&mark, "program 600").into_iter().find(|pid| is_agent(&parent_of(*pid))),
         };
         send_to(victim.expect("the job runs"), signal);
@@ -198,7 +203,7 @@ fn whichever_process_dies_or_stops_nothing_is_left() {
         assert!(called.status == status && named, "{what} {signal}: {called:?}");
         eventually("all processes are gone", || processes_marked(&mark) == 0);
     }
-    for which in [0, 1] {
+    for which in [0, 1, 2] {
         let (child, mark, _directory) = running(&hosts, &format!("hosts-launcher-{which}"));
         send_to(processes(&mark, "hiroba run")[which], libc::SIGKILL);
         finish(child);

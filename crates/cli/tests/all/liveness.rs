@@ -60,7 +60,7 @@ fn a_launcher_that_was_stopped_takes_nobody_for_dead() {
         .filter(|(_, line)| line.contains("hiroba run"))
         .map(|(pid, _)| pid)
         .collect();
-    assert_eq!(launchers.len(), 2, "front and supervisor");
+    assert_eq!(launchers.len(), 3, "front, guardian and supervisor");
     stop_for_a_while(&launchers);
     let called = finish(child);
     assert_eq!((called.status, called.stderr.as_str()), (0, ""));

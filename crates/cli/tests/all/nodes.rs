@@ -4,17 +4,22 @@
 //! in the variable `NODE_ACTIONS`: for each node words with commas between, nodes apart by semicolons, the
 //! last for all further nodes.
 
-use std::os::fd::{BorrowedFd, RawFd};
+use std::io::{IoSlice, IoSliceMut};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd, RawFd};
 use std::process::Command;
 use std::time::Duration;
 
 use hiroba_base::NodeId;
 use hiroba_trace::{Counters, NodeStatistics, TimeBreakdown};
 use hiroba_wire::control::{
-    self, CONTROL_FD_VARIABLE, CONTROL_MESSAGE_BYTES_MAX, CodeSite, JobDescription, RaceReport, RaceWriter,
-    ThreadWait, ToLauncher, ToNode, WaitReport, WriteTrackingChoice,
+    self, CONTROL_FD_VARIABLE, CONTROL_MESSAGE_BYTES_MAX, CodeSite, Descriptors, JobDescription, RaceReport,
+    RaceWriter, ThreadWait, ToLauncher, ToNode, WaitReport, WriteTrackingChoice,
 };
-use rustix::net::{RecvFlags, SendFlags};
+use rustix::net::{
+    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
+    SendAncillaryMessage, SendFlags, SocketFlags, SocketType,
+};
 
 use crate::support::{Called, eventually, finish, hiroba, mark, processes_marked, send, start};
 
@@ -124,10 +129,40 @@ fn check_job(job: &JobDescription) {
     assert_eq!(job.addresses.len().to_string(), std::env::var("HIROBA_NODES").unwrap());
     assert_eq!(job.node.to_string(), std::env::var("HIROBA_NODE").unwrap());
     assert_eq!((job.protocol.as_str(), job.fabric.as_str(), job.threads_per_node), ("hlrc", "udp", 1));
-    // SAFETY: the launcher passes this descriptor on for the node to keep.
-    let socket = unsafe { BorrowedFd::borrow_raw(job.socket_fd) };
-    let bound = rustix::net::getsockname(socket).unwrap();
-    assert_eq!(std::net::SocketAddr::try_from(bound).unwrap(), job.addresses[job.node.index()]);
+    assert_eq!(job.descriptors, Descriptors { socket: true, trace: false, shared_by: 0 });
+}
+
+/// Says hello at the door with one end of a new channel, and returns the other.
+fn enter(door: BorrowedFd) -> OwnedFd {
+    let (ours, theirs) =
+        rustix::net::socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)
+            .expect("a socket pair");
+    let build = std::env::var("NODE_BUILD").unwrap_or(hiroba_node::BUILD.to_owned());
+    let (version, build) = (VERSION.to_owned(), build);
+    let hello = control::encode(&ToLauncher::Hello { version, build });
+    let passed = [theirs.as_fd()];
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut ancillary = SendAncillaryBuffer::new(&mut space);
+    assert!(ancillary.push(SendAncillaryMessage::ScmRights(&passed)));
+    rustix::net::sendmsg(door, &[IoSlice::new(&hello)], &mut ancillary, SendFlags::NOSIGNAL)
+        .expect("the launcher listens");
+    ours
+}
+
+/// The job, and the descriptors that came with it.
+fn receive_job(channel: BorrowedFd) -> (Box<JobDescription>, Vec<OwnedFd>) {
+    let mut bytes = vec![0u8; CONTROL_MESSAGE_BYTES_MAX];
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(4))];
+    let mut ancillary = RecvAncillaryBuffer::new(&mut space);
+    let mut slices = [IoSliceMut::new(&mut bytes)];
+    let got = rustix::net::recvmsg(channel, &mut slices, &mut ancillary, RecvFlags::CMSG_CLOEXEC).unwrap();
+    let passed = ancillary.drain().flat_map(|message| match message {
+        RecvAncillaryMessage::ScmRights(descriptors) => descriptors.collect(),
+        _ => Vec::new(),
+    });
+    let passed = passed.collect();
+    let Ok(ToNode::Job(job)) = control::decode(&bytes[..got.bytes]) else { panic!("expected the job") };
+    (job, passed)
 }
 
 /// The entry of a node; in an ordinary run of the tests there is no channel and nothing to do.
@@ -135,8 +170,17 @@ fn check_job(job: &JobDescription) {
 fn node() {
     let Ok(channel) = std::env::var(CONTROL_FD_VARIABLE) else { return };
     // SAFETY: the launcher passes this descriptor on for the node to keep.
-    let channel = unsafe { BorrowedFd::borrow_raw(channel.parse::<RawFd>().unwrap()) };
-    let Some(ToNode::Job(job)) = receive(channel) else { panic!("expected the job") };
+    let door = unsafe { BorrowedFd::borrow_raw(channel.parse::<RawFd>().unwrap()) };
+    if std::env::var_os("NODE_GARBAGE").is_some() {
+        rustix::net::send(door, b"\xff\xff\xff", SendFlags::NOSIGNAL).expect("the launcher listens");
+        std::thread::sleep(Duration::from_secs(60));
+    }
+    let kept = enter(door);
+    let channel = kept.as_fd();
+    let (job, passed) = receive_job(channel);
+    assert_eq!(passed.len(), 1, "the socket");
+    let bound = rustix::net::getsockname(&passed[0]).unwrap();
+    assert_eq!(std::net::SocketAddr::try_from(bound).unwrap(), job.addresses[job.node.index()]);
     let actions = std::env::var("NODE_ACTIONS").unwrap();
     let each: Vec<&str> = actions.split(';').collect();
     let mine = each.get(job.node.index()).or(each.last()).unwrap();
@@ -221,6 +265,26 @@ fn another_version_and_garbage_are_refused() {
 }
 
 #[test]
+fn a_program_of_another_build_is_told_nothing() {
+    // It would fail with other words if it were given the job.
+    let mut command = job(&["-n", "2"], "exit=7");
+    finish_quietly(command.env("NODE_BUILD", "0123456789abcdef"))
+        .says(125, "was built with build 0123456789abcdef of Hiroba");
+}
+
+#[test]
+fn what_comes_to_the_door_must_be_a_hello() {
+    let mut command = job(&["-n", "1"], "exit=7");
+    finish_quietly(command.env("NODE_GARBAGE", "1")).says(125, "node 0 sent 3 bytes");
+}
+
+fn finish_quietly(command: &mut Command) -> Called {
+    let mut called = finish(start(command));
+    called.stdout.clear();
+    called
+}
+
+#[test]
 fn a_wrapper_does_not_hide_a_death() {
     let program = std::env::current_exe().unwrap();
     let script =
@@ -262,7 +326,7 @@ fn a_stopped_node_is_not_dead() {
 fn a_signal_ends_a_job_whose_nodes_have_joined() {
     let mark = mark("joined-signal");
     let child = start(job(&["-n", "2"], "join,start,sleep=60000").env("MARK", &mark));
-    eventually("the nodes run", || processes_marked(&mark) == 4);
+    eventually("the nodes run", || processes_marked(&mark) == 5);
     send(&child, libc::SIGTERM);
     let called = finish(child);
     assert_eq!((called.status, called.stderr.lines().count()), (143, 1), "{called:?}");

@@ -126,7 +126,7 @@ mod tests {
 
     fn hook(local: u16, key: u8) -> Hook {
         let addresses = vec![SocketAddr::from(([127, 0, 0, 1], 1)); 3];
-        let (job, key) = (0, JobKey([key; 32]));
+        let (job, key) = (0, JobKey::new(&[key; 32]));
         Sealing::hook(&FabricConfig { local: NodeId(local), addresses, job, key, inject: None })
     }
 

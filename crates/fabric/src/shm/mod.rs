@@ -60,7 +60,7 @@ const LOOKS_A_POLL: usize = 4;
 const DRAIN_LOOK: Duration = Duration::from_millis(1);
 
 /// The files that the nodes of a job share, by node; see the module's head.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct ShmFiles {
     /// Each node's frames: memory files that may be sealed.
     pub frames: Vec<OwnedFd>,

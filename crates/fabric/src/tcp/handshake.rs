@@ -217,7 +217,7 @@ mod tests {
     use super::*;
 
     fn identity(local: u16) -> Identity {
-        Identity { key: JobKey([5; 32]), job: 77, local: NodeId(local), nodes: 3, seals_records: true }
+        Identity { key: JobKey::new(&[5; 32]), job: 77, local: NodeId(local), nodes: 3, seals_records: true }
     }
 
     const A: Nonce = [1; NONCE_BYTES];
@@ -251,7 +251,7 @@ mod tests {
     fn strangers_are_refused() {
         let host = identity(1);
         let hello = |by: Identity, to| by.hello(NodeId(to), &A);
-        let other_key = Identity { key: JobKey([6; 32]), ..identity(2) };
+        let other_key = Identity { key: JobKey::new(&[6; 32]), ..identity(2) };
         let other_job = Identity { job: 78, ..identity(2) };
         let beyond = Identity { nodes: 9, ..identity(8) };
         assert_eq!(refusal(&host, &hello(other_key, 1)), Refused::Forged(Forged));

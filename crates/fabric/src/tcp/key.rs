@@ -57,7 +57,7 @@ mod tests {
     use super::*;
 
     fn key(from: u16, to: u16, first_nonce: u8) -> RecordKey {
-        RecordKey::new(&JobKey([3; 32]), [[first_nonce; 32], [2; 32]], NodeId(from), NodeId(to))
+        RecordKey::new(&JobKey::new(&[3; 32]), [[first_nonce; 32], [2; 32]], NodeId(from), NodeId(to))
     }
 
     #[test]

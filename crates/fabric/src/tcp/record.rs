@@ -329,7 +329,7 @@ mod tests {
     use hiroba_wire::control::JobKey;
 
     fn key() -> RecordKey {
-        RecordKey::new(&JobKey([9; 32]), [[1; 32], [2; 32]], NodeId(0), NodeId(1))
+        RecordKey::new(&JobKey::new(&[9; 32]), [[1; 32], [2; 32]], NodeId(0), NodeId(1))
     }
 
     /// All that is ready, taken in steps of at most `step` bytes.

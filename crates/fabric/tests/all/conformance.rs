@@ -14,7 +14,9 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use crate::common;
 
 const JOB: u64 = 0x00c0_ffee;
-const KEY: JobKey = JobKey([42; 32]);
+fn job_key() -> JobKey {
+    JobKey::new(&[42; 32])
+}
 
 /// A test that has not ended by then hangs.
 const HANGS_AFTER: Duration = Duration::from_secs(120);
@@ -29,7 +31,7 @@ fn udp_sockets(nodes: u16) -> (Vec<UdpSocket>, Vec<SocketAddr>) {
 
 fn config(local: u16, addresses: &[SocketAddr], job: u64, inject: Option<InjectedFaults>) -> FabricConfig {
     let addresses = addresses.to_vec();
-    FabricConfig { local: NodeId(local), addresses, job, key: KEY, inject }
+    FabricConfig { local: NodeId(local), addresses, job, key: job_key(), inject }
 }
 
 fn udp_group(nodes: u16, inject: Option<InjectedFaults>) -> Group {

@@ -24,7 +24,7 @@ const PAGE_BYTES: usize = 4096;
 
 fn config(local: u16, nodes: u16) -> FabricConfig {
     let addresses = vec![SocketAddr::from(([127, 0, 0, 1], 0)); usize::from(nodes)];
-    let key = JobKey([7; 32]);
+    let key = JobKey::new(&[7; 32]);
     FabricConfig { local: NodeId(local), addresses, job: 1, key, inject: None }
 }
 

@@ -47,7 +47,7 @@ fn socket() -> (UdpSocket, SocketAddr) {
 }
 
 fn config(local: u16, addresses: &[SocketAddr], key: u8) -> FabricConfig {
-    let (local, addresses, key) = (NodeId(local), addresses.to_vec(), JobKey([key; 32]));
+    let (local, addresses, key) = (NodeId(local), addresses.to_vec(), JobKey::new(&[key; 32]));
     FabricConfig { local, addresses, job: 1, key, inject: None }
 }
 

@@ -9,7 +9,9 @@ use hiroba_base::{NodeId, RngExt, seeded};
 use hiroba_fabric::{Fabric, FabricConfig, FabricError, TcpFabric};
 use hiroba_wire::control::JobKey;
 
-const KEY: JobKey = JobKey([42; 32]);
+fn job_key() -> JobKey {
+    JobKey::new(&[42; 32])
+}
 
 /// A test that has not ended by then hangs.
 const HANGS_AFTER: Duration = Duration::from_secs(120);
@@ -27,7 +29,7 @@ fn listeners_at(ip: [u8; 4], nodes: usize) -> (Vec<TcpListener>, Vec<SocketAddr>
 
 fn config(local: u16, addresses: &[SocketAddr]) -> FabricConfig {
     let addresses = addresses.to_vec();
-    FabricConfig { local: NodeId(local), addresses, job: 7, key: KEY, inject: None }
+    FabricConfig { local: NodeId(local), addresses, job: 7, key: job_key(), inject: None }
 }
 
 fn open(local: u16, listener: TcpListener, addresses: &[SocketAddr]) -> TcpFabric {
@@ -142,7 +144,7 @@ fn another_key_or_another_job_does_not_get_in() {
     let late = listeners.pop().unwrap();
     let fabric = open(0, listeners.pop().unwrap(), &addresses);
     let false_nodes = [
-        FabricConfig { key: JobKey([43; 32]), ..config(1, &addresses) },
+        FabricConfig { key: JobKey::new(&[43; 32]), ..config(1, &addresses) },
         FabricConfig { job: 8, ..config(1, &addresses) },
     ]
     .map(|config| {

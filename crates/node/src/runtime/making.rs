@@ -10,14 +10,14 @@ use hiroba_memory::{ForkGuard, MemoryConfig, MemoryError, SharedMemory, Twins};
 use hiroba_protocol::aurc::mapped::MappingRule;
 use hiroba_protocol::hlrc::Hlrc;
 use hiroba_protocol::{Consistency, Engine, HomePolicy, Protocol, WriteTracking};
-use hiroba_wire::control::{FaultSourceChoice, JobDescription, ToNode, WriteTrackingChoice};
+use hiroba_wire::control::{FaultSourceChoice, JobDescription, WriteTrackingChoice};
 use hiroba_wire::{Limits, Placement};
 
 use super::{Handler, Runtime};
 use crate::NodeError;
 use crate::account::Account;
 use crate::control::ControlChannel;
-use crate::fabrics;
+use crate::fabrics::Ends;
 use crate::follow::ProgramImage;
 use crate::heap::Heap;
 use crate::host::Core;
@@ -58,16 +58,17 @@ impl Runtime {
     }
 
     pub(super) fn of_job(control: ControlChannel, may_lack_seals: bool) -> Result<Runtime, NodeError> {
-        let job = match control.receive_job()? {
-            Some(ToNode::Job(job)) => job,
-            _ => std::process::exit(125), // the launcher is gone
-        };
+        let (job, passed) = control.receive_job()?;
+        let mut ends = Ends::of(&job, passed);
+        if job.randomised {
+            randomise_what_is_executed_later();
+        }
         let (protocol, home_policy) = check_job(&job)?;
         if job.without_seal && !may_lack_seals {
             return Err(NodeError::WithoutSeal);
         }
         let nodes = job.addresses.len() as u16;
-        let memory = Arc::new(fabrics::reserve_memory(&job)?);
+        let memory = Arc::new(ends.reserve_memory(&job)?);
         let page_size = default_page_size(&memory, job.page_size)?;
         let write_tracking =
             if protocol.needs_write_faults() { WriteTrackingChoice::Fault } else { job.write_tracking };
@@ -79,11 +80,11 @@ impl Runtime {
             } else {
                 open_faults(job.fault_source, write_tracking, &memory)?
             });
-            fabric = Some(fabrics::open(&job)?);
+            fabric = Some(ends.open_fabric(&job)?);
         }
         let fabric_name = job.fabric.clone();
         let granule_bytes = memory.granule().bytes() as u32;
-        let recorder = fabrics::open_trace(&job, granule_bytes)?;
+        let recorder = ends.open_trace(&job, granule_bytes)?;
         let threads_per_node = u32::from(job.threads_per_node);
         let control = Some(control);
         Runtime::assemble(Parts {
@@ -221,12 +222,31 @@ struct Parts {
     prefetch: bool,
 }
 
+/// The launcher has this process's own addresses fixed, for they must be equal on all nodes. What the process executes from
+/// now on, from this thread and those that it will start, is no node: it gets random addresses again.
+fn randomise_what_is_executed_later() {
+    const ASK: libc::c_ulong = 0xffff_ffff;
+    // SAFETY: this argument asks and changes nothing.
+    let persona = unsafe { libc::personality(ASK) };
+    if persona >= 0 {
+        let random = (persona & !libc::ADDR_NO_RANDOMIZE) as libc::c_ulong;
+        // SAFETY: concerns the layout of later programs, not this one's memory.
+        unsafe { libc::personality(random) };
+    }
+}
+
 /// Whether there is a core for each program thread of the nodes that share these.
 fn do_cores_suffice(job: &JobDescription) -> bool {
     let here = job.hosts.get(job.node.index());
     let nodes_here = if job.bound { 1 } else { job.hosts.iter().filter(|host| Some(*host) == here).count() };
     let cores = std::thread::available_parallelism().map_or(1, |cores| cores.get());
     nodes_here * usize::from(job.threads_per_node) <= cores
+}
+
+/// Whether the program was executed with more rights than its user has: set-user-ID, set-group-ID or with capabilities.
+pub(super) fn has_more_rights_than_its_user() -> bool {
+    // SAFETY: looks up a word that the kernel gave the process; no memory operands.
+    unsafe { libc::getauxval(libc::AT_SECURE) != 0 }
 }
 
 pub(super) fn has_thread_sanitizer() -> bool {

@@ -228,7 +228,7 @@ impl Supervisor {
             front,
             arrivals,
             events: epoll::create(epoll::CreateFlags::CLOEXEC)?,
-            local: LocalNodes::new(first, &mut job.nodes, job.reports, watched.dead_after)?,
+            local: LocalNodes::new(first, &mut job.nodes, job.reports, job.handover, watched.dead_after)?,
             hosts,
             traces,
             nodes: Vec::with_capacity(total),

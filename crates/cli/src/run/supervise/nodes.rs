@@ -221,8 +221,8 @@ impl Supervisor {
                     progress.take(number, account);
                 }
             }
-            // Whoever asked has heard it.
-            ToLauncher::Pong => {}
+            // Whoever asked has heard it, and whoever lets nodes in.
+            ToLauncher::Pong | ToLauncher::Hello { .. } => {}
         }
     }
 
