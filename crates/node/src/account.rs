@@ -115,6 +115,7 @@ impl Account {
 
     /// All threads of the team work from now on, or all but one have nothing to do.
     pub(crate) fn team_works(&self, works: bool) {
+        let _signals = SignalsHeld::hold();
         self.settle_idle();
         self.idle.lock().unwrap_or_else(PoisonError::into_inner).since = (!works).then(Instant::now);
     }

@@ -12,6 +12,7 @@ mod demo;
 mod doctor;
 mod hosts;
 mod house;
+mod interrupted;
 mod kernels;
 mod kills;
 mod liveness;
