@@ -61,6 +61,7 @@ tallies! {
     home_migrations,
     barriers,
     lock_acquires,
+    wakeups,
 }
 
 /// One node's running account.
