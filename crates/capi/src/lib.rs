@@ -6,6 +6,7 @@
 
 mod account;
 mod allocation;
+mod allocator;
 mod call_sites;
 mod lifecycle;
 mod reporting;
@@ -16,7 +17,5 @@ mod system_calls;
 mod threads;
 mod traced;
 
-/// The runtime's own allocator: fault handlers run protocol code that allocates, in threads that may have been
-/// interrupted inside the program's `malloc`.
 #[global_allocator]
-static ALLOCATOR: dlmalloc::GlobalDlmalloc = dlmalloc::GlobalDlmalloc;
+static ALLOCATOR: allocator::Allocator = allocator::Allocator;

@@ -61,6 +61,7 @@ tallies! {
     home_migrations,
     barriers,
     lock_acquires,
+    wakeups,
 }
 
 /// One node's running account.
@@ -115,6 +116,7 @@ impl Account {
 
     /// All threads of the team work from now on, or all but one have nothing to do.
     pub(crate) fn team_works(&self, works: bool) {
+        let _signals = SignalsHeld::hold();
         self.settle_idle();
         self.idle.lock().unwrap_or_else(PoisonError::into_inner).since = (!works).then(Instant::now);
     }

@@ -20,6 +20,7 @@ use object::{Endianness, Object, ObjectSymbol, ObjectSymbolTable, RelocationFlag
 
 use crate::account::TimeClass;
 use crate::runtime::Runtime;
+use crate::signals::SignalsHeld;
 
 /// Program data travel in pieces of this many bytes.
 const PIECE_BYTES: usize = 256 << 10;
@@ -50,6 +51,12 @@ impl ProgramImage {
     pub(crate) fn keep(&self, identity: u64, offset: u64, bytes: &[u8]) {
         let piece = Piece { identity, offset, bytes: bytes.to_vec() };
         self.pieces.lock().unwrap_or_else(PoisonError::into_inner).push(piece);
+    }
+
+    fn take(&self) -> Vec<Piece> {
+        // The service thread takes the lock, too.
+        let _signals = SignalsHeld::hold();
+        std::mem::take(&mut *self.pieces.lock().unwrap_or_else(PoisonError::into_inner))
     }
 }
 
@@ -104,7 +111,7 @@ impl Runtime {
     }
 
     fn put_in_place(&self, program: &Program) {
-        let pieces = std::mem::take(&mut *self.image.pieces.lock().unwrap_or_else(PoisonError::into_inner));
+        let pieces = self.image.take();
         for Piece { identity, offset, bytes } in pieces {
             if identity != program.identity {
                 self.refuse_worker(

@@ -61,4 +61,5 @@ pub use follow::Command;
 pub use hiroba_protocol::{HomePolicy, Protocol};
 pub use runtime::{Runtime, preflight};
 pub use service::may_run_first;
+pub use signals::{SignalsHeld, hold_signals_across_fork, release_signals_after_fork};
 pub use space::AllocateError;

@@ -28,26 +28,30 @@ const CROWD_LASTS: Duration = Duration::from_millis(50);
 /// What the threads of a node know of its cores.
 #[derive(Debug)]
 pub(crate) struct Patience {
-    /// Every program thread of this machine's part of the job has a core of its own.
-    cores_suffice: bool,
+    /// So many threads of this node may stay awake, having a core each; none, where the cores of this machine do not suffice for
+    /// all that the job has there.
+    awake_max: u32,
     crowded_until: Mutex<Option<Instant>>,
 }
 
 impl Patience {
-    pub(crate) fn new(cores_suffice: bool) -> Patience {
-        Patience { cores_suffice, crowded_until: Mutex::new(None) }
+    /// Of a node with so many threads of the job's, each of which has a core of its own, or not. A program may start more threads.
+    pub(crate) fn new(cores_suffice: bool, threads: u32) -> Patience {
+        let awake_max = if cores_suffice { threads } else { 0 };
+        Patience { awake_max, crowded_until: Mutex::new(None) }
     }
 
     /// Whether it pays to stay awake at all.
     pub(crate) fn stays_awake(&self) -> bool {
-        self.cores_suffice
+        self.awake_max > 0
     }
 
-    /// A wait begins.
-    pub(crate) fn begin(&self) -> Vigil<'_> {
+    /// A wait begins, with which so many threads of the node wait.
+    pub(crate) fn begin(&self, waiting: u32) -> Vigil<'_> {
+        let stays_awake = waiting <= self.awake_max;
         let now = Instant::now();
-        let quiet = if self.is_crowded(now) { QUIET_IN_A_CROWD } else { QUIET };
-        Vigil { patience: self, heard: now, offered: now, quiet }
+        let quiet = if stays_awake && self.is_crowded(now) { QUIET_IN_A_CROWD } else { QUIET };
+        Vigil { patience: self, stays_awake, heard: now, offered: now, quiet }
     }
 
     fn is_crowded(&self, now: Instant) -> bool {
@@ -67,6 +71,8 @@ impl Patience {
 #[derive(Debug)]
 pub(crate) struct Vigil<'a> {
     patience: &'a Patience,
+    /// The thread has a core to stay awake on.
+    stays_awake: bool,
     /// When the last message came.
     heard: Instant,
     /// When the core was last offered to others.
@@ -82,7 +88,7 @@ impl Vigil<'_> {
 
     /// Whether to poll again; if not, it is time to sleep.
     pub(crate) fn goes_on(&mut self) -> bool {
-        if !self.patience.cores_suffice {
+        if !self.stays_awake {
             return false;
         }
         let now = Instant::now();
@@ -109,21 +115,23 @@ mod tests {
 
     #[test]
     fn who_shares_a_core_sleeps_at_once() {
-        assert!(!Patience::new(false).begin().goes_on());
-        assert!(Patience::new(true).begin().goes_on());
+        assert!(!Patience::new(false, 2).begin(1).goes_on());
+        let patience = Patience::new(true, 2);
+        assert!(patience.begin(1).goes_on() && patience.begin(2).goes_on());
+        assert!(!patience.begin(3).goes_on(), "a thread more than there are cores for");
     }
 
     #[test]
     fn silence_ends_a_vigil_and_a_crowd_makes_it_short() {
-        let patience = Patience::new(true);
-        let mut vigil = patience.begin();
+        let patience = Patience::new(true, 1);
+        let mut vigil = patience.begin(1);
         vigil.heard = Instant::now().checked_sub(QUIET).expect("the clock has run for milliseconds");
         assert!(!vigil.goes_on());
         vigil.hear();
         assert!(vigil.goes_on());
         patience.note_crowd(Instant::now());
-        assert_eq!(patience.begin().quiet, QUIET_IN_A_CROWD);
+        assert_eq!(patience.begin(1).quiet, QUIET_IN_A_CROWD);
         *patience.crowded_until.lock().unwrap() = Some(Instant::now());
-        assert_eq!(patience.begin().quiet, QUIET);
+        assert_eq!(patience.begin(1).quiet, QUIET);
     }
 }

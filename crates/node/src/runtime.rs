@@ -348,6 +348,8 @@ impl Runtime {
 
     /// The node's account up to now.
     pub fn statistics(&self) -> NodeStatistics {
+        // The account and the fabric have locks that serving a fault may need.
+        let _signals = SignalsHeld::hold();
         let mut statistics = self.account.statistics(self.me);
         let counters = &mut statistics.counters;
         counters.resident_bytes_max = self.memory.resident_bytes_max();

@@ -3,10 +3,12 @@
 //!
 //! While a program thread waits it polls the fabric itself, which saves a hop between threads on every answer.
 //! The service thread must not be woken then only to find nothing to do, so its interest in the fabric is
-//! switched off meanwhile (`stand_aside`, `resume`).
+//! switched off meanwhile (`watch_instead`, `watch_again`). Of several threads that wait one watches, and the others sleep until it
+//! has their answers: were all of them woken by each message, a message would cost as many wake-ups as threads wait, and the
+//! one that takes it in would get its processor last. When that one has its own answer the service thread watches on.
 
 use std::os::fd::OwnedFd;
-use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, Ordering};
 use std::sync::{Condvar, Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -41,7 +43,7 @@ const LULL: u64 = 5;
 const NAP: Duration = Duration::from_millis(5);
 
 /// How long the thread sleeps when it finds another one receiving: for about as long as that takes.
-const OUT_OF_THE_WAY: Duration = Duration::from_micros(20);
+pub(crate) const OUT_OF_THE_WAY: Duration = Duration::from_micros(20);
 
 /// After a fault event the answer is polled for this long before sleeping, when cores suffice.
 const SPIN: Duration = Duration::from_micros(60);
@@ -50,8 +52,10 @@ const SPIN: Duration = Duration::from_micros(60);
 #[derive(Debug)]
 pub(crate) struct Service {
     epoll: OwnedFd,
-    /// Program threads that poll the fabric themselves.
-    polling: Mutex<u32>,
+    /// Whether a program thread watches the fabric for all.
+    is_watched: Mutex<bool>,
+    /// Program threads that wait.
+    waiting: AtomicU32,
     /// The service thread, once it runs, and the processor it is bound to (-1: none yet).
     thread: OnceLock<Pid>,
     processor: AtomicI64,
@@ -92,7 +96,8 @@ impl Service {
         Ok(Service {
             epoll,
             hold_timer,
-            polling: Mutex::new(0),
+            is_watched: Mutex::new(false),
+            waiting: AtomicU32::new(0),
             thread: OnceLock::new(),
             processor: AtomicI64::new(-1),
             runs_first,
@@ -113,29 +118,38 @@ impl Service {
         let _ = rustix::io::read(&self.hold_timer, &mut [0; 8]);
     }
 
-    /// A program thread polls the fabric from now on.
-    pub(crate) fn stand_aside(&self, fabric: &dyn Fabric) {
-        let mut polling = self.polling.lock().unwrap_or_else(PoisonError::into_inner);
-        *polling += 1;
-        if *polling == 1 {
-            self.watch(fabric, epoll::EventFlags::empty());
-        }
+    /// A program thread waits from now on; how many do.
+    pub(crate) fn begin_waiting(&self) -> u32 {
+        self.waiting.fetch_add(1, Ordering::Relaxed) + 1
     }
 
-    /// A program thread has stopped polling.
-    pub(crate) fn resume(&self, fabric: &dyn Fabric) {
-        let mut polling = self.polling.lock().unwrap_or_else(PoisonError::into_inner);
-        *polling -= 1;
-        if *polling == 0 {
-            self.watch(fabric, epoll::EventFlags::IN);
-        }
+    /// It has stopped waiting.
+    pub(crate) fn end_waiting(&self) {
+        self.waiting.fetch_sub(1, Ordering::Relaxed);
     }
 
-    /// A thread that polls the fabric has stopped in a fault of its own (in a signal handler, while it waited): the service
+    /// A program thread watches the fabric from now on, for all; false when another one does.
+    pub(crate) fn watch_instead(&self, fabric: &dyn Fabric) -> bool {
+        let mut is_watched = self.is_watched.lock().unwrap_or_else(PoisonError::into_inner);
+        if std::mem::replace(&mut *is_watched, true) {
+            return false;
+        }
+        self.watch(fabric, epoll::EventFlags::empty());
+        true
+    }
+
+    /// That thread watches no more.
+    pub(crate) fn watch_again(&self, fabric: &dyn Fabric) {
+        let mut is_watched = self.is_watched.lock().unwrap_or_else(PoisonError::into_inner);
+        *is_watched = false;
+        self.watch(fabric, epoll::EventFlags::IN);
+    }
+
+    /// The thread that watches the fabric may have stopped in a fault of its own (in a signal handler, while it waited): the service
     /// thread must look after the fabric for it, until `stopped` is false again.
     fn attend(&self, fabric: &dyn Fabric, stopped: bool) {
-        let polling = self.polling.lock().unwrap_or_else(PoisonError::into_inner);
-        if *polling > 0 {
+        let is_watched = self.is_watched.lock().unwrap_or_else(PoisonError::into_inner);
+        if *is_watched {
             self.watch(fabric, if stopped { epoll::EventFlags::IN } else { epoll::EventFlags::empty() });
         }
     }

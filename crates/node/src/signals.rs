@@ -1,5 +1,8 @@
 //! Signals are held back while a thread is inside the runtime with a lock in hand: a handler of the program's that
-//! touched shared memory there would wait for the lock its own thread holds.
+//! touched shared memory there would wait for the lock its own thread holds. Where faults come as events it is the service
+//! thread that would wait for it, and this node would answer nobody.
+//!
+//! That holds for every lock that serving a fault may need, the allocator's among them (`capi/src/allocator.rs`).
 
 use std::cell::Cell;
 use std::mem::MaybeUninit;
@@ -8,18 +11,21 @@ use std::ptr;
 thread_local! {
     /// How many guards of this thread are alive: only the outermost costs system calls.
     static DEPTH: Cell<u32> = const { Cell::new(0) };
+    /// What to restore when a fork that the calling thread has begun is over.
+    static BEFORE_FORK: Cell<Option<libc::sigset_t>> = const { Cell::new(None) };
 }
 
 /// All signals but those that the processor raises are blocked for the calling thread until this is dropped. Guards may nest;
 /// they are dropped in the reverse order of their making.
 #[derive(Debug)]
-pub(crate) struct SignalsHeld {
+pub struct SignalsHeld {
     /// What to restore, if this is the outermost guard.
     before: Option<libc::sigset_t>,
 }
 
 impl SignalsHeld {
-    pub(crate) fn hold() -> SignalsHeld {
+    /// Holds the calling thread's signals back. Costs no system call inside another guard.
+    pub fn hold() -> SignalsHeld {
         let depth = DEPTH.get();
         let before = (depth == 0).then(block_all);
         // From here on no handler comes in between that would look at the depth.
@@ -42,6 +48,19 @@ impl Drop for SignalsHeld {
             unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, before, ptr::null_mut()) };
         }
     }
+}
+
+/// Holds signals back from now on until [`release_signals_after_fork`], in the parent and in the child: for what is locked
+/// across a fork.
+pub fn hold_signals_across_fork() {
+    let mut held = SignalsHeld::hold();
+    BEFORE_FORK.set(held.before.take());
+    std::mem::forget(held); // it counts until the fork is over
+}
+
+/// The end of what [`hold_signals_across_fork`] began.
+pub fn release_signals_after_fork() {
+    drop(SignalsHeld { before: BEFORE_FORK.take() });
 }
 
 fn block_all() -> libc::sigset_t {

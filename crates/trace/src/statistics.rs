@@ -131,6 +131,8 @@ counters! {
     barriers,
     /// Locks acquired, by `trylock` and on return from a condition variable too.
     lock_acquires,
+    /// How often a thread that slept, waiting for others, was woken.
+    wakeups,
     /// Frames given up for want of memory.
     evictions,
     /// Bytes written to and read from swap.

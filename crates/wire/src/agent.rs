@@ -188,6 +188,8 @@ pub enum NodeEvent {
     Silent {
         /// Its process is stopped (SIGSTOP), not merely silent.
         stopped: bool,
+        /// Where each of its threads stands, and what it got of the processors meanwhile: lines for the user.
+        evidence: Vec<String>,
     },
     /// It has exited.
     Exited {

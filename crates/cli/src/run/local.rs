@@ -13,6 +13,7 @@ use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendFlag
 use rustix::process::{Pid, PidfdFlags, WaitOptions, WaitStatus, pidfd_open, wait};
 
 use super::handover::{Given, Handover};
+use super::evidence::{self, Shares};
 use super::liveness::{Doing, Looks, doing};
 use super::spawn::{ExecReport, Spawned};
 use super::status::End;
@@ -54,7 +55,12 @@ struct LocalNode {
     /// How many pings in a row it has left without a word.
     silent_looks: u32,
     told_silent: bool,
+    /// What its threads had got of the processors when it first left a ping without an answer.
+    shares: Option<Shares>,
 }
+
+/// The looks, counted as in `silent_looks`, at which the first ping has had no answer: the look before it sent one.
+const FIRST_SILENT_LOOK: u32 = 2;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Source {
@@ -107,6 +113,13 @@ pub struct LocalNodes {
     give_again: Option<Instant>,
 }
 
+impl LocalNode {
+    /// The process that joined the job, as far as that is known.
+    fn process(&self) -> i32 {
+        self.joined_process.as_ref().map_or(self.pid.as_raw_nonzero().get(), |(pid, _)| *pid)
+    }
+}
+
 impl LocalNodes {
     /// Takes over nodes that wait at the gate, the first of which has the number `first`.
     pub fn new(
@@ -142,6 +155,7 @@ impl LocalNodes {
                 ended: false,
                 silent_looks: 0,
                 told_silent: false,
+                shares: None,
             });
         }
         Ok(local)
@@ -383,6 +397,13 @@ impl LocalNodes {
         }
     }
 
+    /// What the threads of a node of this machine do, for one that others hear nothing of.
+    pub fn evidence(&self, number: usize) -> Vec<String> {
+        let node = number.checked_sub(self.first).and_then(|place| self.nodes.get(place));
+        let node = node.filter(|node| !node.ended);
+        node.map_or_else(Vec::new, |node| evidence::gather(node.process(), node.shares.as_ref()))
+    }
+
     /// When to call [`look`](Self::look) next.
     pub fn next_look(&self) -> Option<Instant> {
         let looks = self.looks.as_ref().filter(|_| self.answers_expected).map(Looks::next);
@@ -401,14 +422,22 @@ impl LocalNodes {
             let Some(looks) = self.looks.as_ref().filter(|_| !node.ended && !node.told_silent) else {
                 continue;
             };
-            if node.control.is_none() || !looks.is_last(&mut node.silent_looks, 1) {
+            if node.control.is_none() {
                 continue;
             }
-            let pid = node.joined_process.as_ref().map_or(node.pid.as_raw_nonzero().get(), |(pid, _)| *pid);
+            let is_last = looks.is_last(&mut node.silent_looks, 1);
+            let pid = node.process();
+            if node.silent_looks == FIRST_SILENT_LOOK {
+                node.shares = Some(Shares::of(pid));
+            }
+            if !is_last {
+                continue;
+            }
             let doing = doing(pid);
             if doing != Doing::Excused {
                 node.told_silent = true;
-                let event = NodeEvent::Silent { stopped: doing == Doing::Stopped };
+                let evidence = evidence::gather(pid, node.shares.as_ref());
+                let event = NodeEvent::Silent { stopped: doing == Doing::Stopped, evidence };
                 happenings.push(Happening::Node(self.first + place, event));
             }
         }

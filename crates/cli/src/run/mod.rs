@@ -4,6 +4,7 @@ mod agent;
 mod channel;
 mod debug;
 mod endpoints;
+mod evidence;
 pub mod guardian;
 mod handover;
 mod homecoming;

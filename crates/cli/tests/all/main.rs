@@ -13,6 +13,7 @@ mod doctor;
 mod handover;
 mod hosts;
 mod house;
+mod interrupted;
 mod kernels;
 mod kills;
 mod liveness;

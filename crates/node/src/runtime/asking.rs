@@ -1,5 +1,6 @@
 //! What program threads ask for, and how they wait. Each call returns when it is done.
 
+use std::cell::Cell;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
@@ -14,6 +15,7 @@ use super::Runtime;
 use crate::account::TimeClass;
 use crate::call_site;
 use crate::host::Core;
+use crate::service::OUT_OF_THE_WAY;
 use crate::signals::SignalsHeld;
 use crate::threads::{Answer, Call, Purpose};
 use crate::tracing::activity_of;
@@ -21,8 +23,53 @@ use crate::tracing::activity_of;
 /// What a program thread may leave queued for other nodes when it goes on computing; the diffs of one release come on top.
 const BACKLOG_BYTES_MAX: usize = 64 << 20;
 
-/// A sleeping thread looks up this often, to drive the fabric's timers.
+/// A sleeping thread that watches the fabric looks up this often, to drive its timers; likewise one that nobody rings for.
 const NAP: Duration = Duration::from_millis(10);
+
+/// A thread that is rung for when its answer is there looks up so seldom.
+const RUNG_FOR_NAP: Duration = Duration::from_millis(100);
+
+thread_local! {
+    /// The calling thread watches the fabric for all.
+    static WATCHES: Cell<bool> = const { Cell::new(false) };
+}
+
+/// What ends a thread's sleep.
+enum LookOut {
+    /// That it is rung for, or this time. Who watches the fabric sleeps so for a moment while another thread takes in what has come: the
+    /// descriptor stays ready as long, and to look at it again and again would keep that thread from its processor.
+    ForBell(Duration),
+    /// Also something to take in.
+    ForBellAndFabric,
+}
+
+/// A wait's part in watching the fabric. Signals are held wherever it changes.
+struct Watch<'a> {
+    runtime: &'a Runtime,
+    /// It began in this wait, and ends with it.
+    is_mine: bool,
+}
+
+impl Watch<'_> {
+    /// Watches if nobody does; whether the calling thread does now. One that watches may be interrupted by a handler of the program's
+    /// that comes to wait in turn: that wait watches on for the outer one.
+    fn take(&mut self) -> bool {
+        if !WATCHES.get() && self.runtime.service.watch_instead(self.runtime.fabric()) {
+            WATCHES.set(true);
+            self.is_mine = true;
+        }
+        WATCHES.get()
+    }
+}
+
+impl Drop for Watch<'_> {
+    fn drop(&mut self) {
+        if self.is_mine {
+            WATCHES.set(false);
+            self.runtime.service.watch_again(self.runtime.fabric());
+        }
+    }
+}
 
 impl Runtime {
     /// Has the engine do something for the calling thread, and waits for its answer.
@@ -94,26 +141,28 @@ impl Runtime {
             drop(signals);
             return self.wait_alone(waiter);
         }
-        self.poll_until(waiter, signals, quiet, || self.threads.get(waiter).take())
+        self.poll_until(waiter, signals, quiet, RUNG_FOR_NAP, || self.threads.get(waiter).take())
     }
 
-    /// Polls the fabric, first awake and then asleep, until `done`. Spinning has begun.
+    /// Waits, first awake and then asleep, until `done`: rung for, or looked for at every `nap`. Spinning has begun.
     fn poll_until<T>(
         &self,
         waiter: Waiter,
         mut signals: SignalsHeld,
         quiet: bool,
+        nap: Duration,
         done: impl Fn() -> Option<T>,
     ) -> T {
-        let slot = self.threads.get(waiter);
+        let waiting = self.service.begin_waiting();
+        let mut watch = Watch { runtime: self, is_mine: false };
         // Where nobody else is woken while this thread spins, the service thread need stand aside only while it sleeps.
-        let mut aside = !quiet;
-        if aside {
-            self.service.stand_aside(self.fabric());
+        if !quiet {
+            watch.take();
         }
-        let mut vigil = self.patience.begin();
+        let mut vigil = self.patience.begin(waiting);
         let result = loop {
-            if self.receive().is_some_and(|count| count > 0) {
+            let received = self.receive();
+            if received.is_some_and(|count| count > 0) {
                 vigil.hear();
             }
             if let Some(result) = done() {
@@ -122,34 +171,46 @@ impl Runtime {
             if vigil.goes_on() {
                 continue;
             }
-            let nap = self.fabric().next_timeout().unwrap_or(NAP).min(NAP);
             // The program's signal handlers run while the thread sleeps, and only then: nothing is locked.
             self.threads.falls_asleep(waiter);
-            if !aside {
-                self.service.stand_aside(self.fabric());
-                aside = true;
-            }
+            let look_out = match (watch.take(), received) {
+                (false, _) => LookOut::ForBell(nap),
+                (true, Some(_)) => LookOut::ForBellAndFabric,
+                (true, None) => LookOut::ForBell(OUT_OF_THE_WAY),
+            };
             self.fabric().end_spinning();
-            drop(signals);
-            if slot.sleeps() {
-                let bell = slot.bell().expect("the thread's slot has a bell");
-                let fabric = self.fabric().descriptor();
-                let mut sources = [PollFd::new(&fabric, PollFlags::IN), PollFd::new(&bell, PollFlags::IN)];
-                let _ = poll(&mut sources, Some(&crate::service::timespec(nap)));
-            }
-            slot.awake();
+            self.sleep(waiter, signals, look_out);
             signals = SignalsHeld::hold();
             self.fabric().begin_spinning();
         };
         self.threads.wakes_up(waiter);
         self.fabric().end_spinning();
-        if aside {
-            self.service.resume(self.fabric());
-        }
+        drop(watch);
+        self.service.end_waiting();
         if self.threads_per_node == 1 {
             self.service.stay_near_caller();
         }
         result
+    }
+
+    /// Sleeps. The program's signal handlers run meanwhile.
+    fn sleep(&self, waiter: Waiter, signals: SignalsHeld, look_out: LookOut) {
+        let slot = self.threads.get(waiter);
+        let (looked_at, nap) = match look_out {
+            LookOut::ForBell(nap) => (1, nap),
+            LookOut::ForBellAndFabric => (2, self.fabric().next_timeout().unwrap_or(NAP).min(NAP)),
+        };
+        drop(signals);
+        if slot.sleeps() {
+            let bell = slot.bell().expect("the thread's slot has a bell");
+            let fabric = self.fabric().descriptor();
+            let mut sources = [PollFd::new(&bell, PollFlags::IN), PollFd::new(&fabric, PollFlags::IN)];
+            let ready = poll(&mut sources[..looked_at], Some(&crate::service::timespec(nap)));
+            if ready.is_ok_and(|ready| ready > 0) {
+                self.account.tallies.wakeups.fetch_add(1, Ordering::Relaxed);
+            }
+        }
+        slot.awake();
     }
 
     /// Waits while more is queued for other nodes than [`BACKLOG_BYTES_MAX`]: after calls that send much and wait for nothing.
@@ -163,7 +224,7 @@ impl Runtime {
             let waiter = self.waiter(Purpose::Call);
             let _inside = self.account.enter(&self.threads, class);
             let quiet = self.begin_spinning();
-            self.poll_until(waiter, signals, quiet, room);
+            self.poll_until(waiter, signals, quiet, NAP, room);
         }
     }
 

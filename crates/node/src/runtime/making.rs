@@ -186,7 +186,7 @@ impl Runtime {
             space: Mutex::new(CollectiveSpace::default()),
             regions_made: Mutex::new(()),
             team: AtomicU32::new(1),
-            patience: Patience::new(cores_suffice),
+            patience: Patience::new(cores_suffice, threads_per_node),
             recorder,
             left: AtomicBool::new(false),
             closed: AtomicBool::new(false),

@@ -22,6 +22,8 @@ const SILENT_EXIT_GRACE: Duration = Duration::from_millis(500);
 const EARLY_FAILURE_GRACE: Duration = Duration::from_secs(1);
 /// How long a wrapper may outlive the process that joined the job and died.
 const WRAPPER_GRACE: Duration = Duration::from_millis(500);
+/// Lines of evidence about a silent node that are shown; an agent sends no more.
+const EVIDENCE_LINES_MAX: usize = 20;
 /// Remarks of nodes that are passed on; more are dropped.
 const REMARKS_MAX: usize = 100;
 
@@ -41,7 +43,7 @@ impl Supervisor {
                 NodeEvent::Said(message) => self.handle_message(number, message),
                 NodeEvent::Garbled { bytes } => self.handle_garbled(number, bytes),
                 NodeEvent::JoinedProcessEnded { pid } => self.joined_process_ended(number, pid),
-                NodeEvent::Silent { stopped } => self.handle_silence(number, stopped),
+                NodeEvent::Silent { stopped, evidence } => self.handle_silence(number, stopped, &evidence),
                 NodeEvent::Exited { status } => ended.extend(self.note_end(number, End::Exited(status))),
                 NodeEvent::Killed { signal } => ended.extend(self.note_end(number, End::Killed(signal))),
                 NodeEvent::Output { to_error, bytes } => {
@@ -298,7 +300,7 @@ impl Supervisor {
     }
 
     /// A node answers no pings.
-    fn handle_silence(&mut self, number: usize, stopped: bool) {
+    fn handle_silence(&mut self, number: usize, stopped: bool, evidence: &[String]) {
         let who = self.name_node(number);
         let silence = in_words(self.watched.dead_after.unwrap_or_default());
         let why = if stopped {
@@ -306,7 +308,15 @@ impl Supervisor {
         } else {
             format!("{who} has answered nothing for {silence}: its runtime hangs, or gets no processor")
         };
-        self.end_job(&format!("{why}; ending the job (see --dead-after)"), Some(STATUS_HIROBA));
+        self.give_up(&format!("{why}; ending the job (see --dead-after)"), evidence);
+    }
+
+    /// Ends the job because of a node that is silent: what is known of it will not be known later.
+    fn give_up(&mut self, why: &str, evidence: &[String]) {
+        if self.ending.is_none() {
+            say_with_details(why, evidence.get(..EVIDENCE_LINES_MAX).unwrap_or(evidence));
+            self.end_quietly(Some(STATUS_HIROBA));
+        }
     }
 
     /// A node hears nothing of another.
@@ -320,6 +330,6 @@ impl Supervisor {
             "{who} has heard nothing of {whom} for {silence}: the network between them is cut, or it hangs; ending the job \
              (see --dead-after)"
         );
-        self.end_job(&why, Some(STATUS_HIROBA));
+        self.give_up(&why, &self.local.evidence(peer.index()));
     }
 }
