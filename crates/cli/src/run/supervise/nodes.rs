@@ -94,7 +94,10 @@ impl Supervisor {
         let mut told = format!("{} {}", self.name_node(number), end.describe());
         if let Some((_, sentence)) = self.out_of_memory.take_if(|(node, _)| *node == number) {
             told = format!("{told}, {sentence}");
-        } else if end.is_of_the_programs_making() && !self.explained.contains(&number) {
+        } else if node.phase == Phase::Joined
+            && end.is_of_the_programs_making()
+            && !self.explained.contains(&number)
+        {
             told = format!("{told}; {}", deaths::look_closer(number));
         }
         let others = self.alive > 0;
