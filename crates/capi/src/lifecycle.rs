@@ -21,6 +21,9 @@ fn join() -> c_int {
         Ok(runtime) => {
             crate::system_calls::shield(runtime);
             leave_children_alone();
+            if runtime.has_launcher() {
+                crate::stdio::hand_on_lines();
+            }
             // SAFETY: the handler is a plain function that stays loaded until the process ends.
             unsafe { on_exit(leave_at_exit, std::ptr::null_mut()) };
             0
@@ -58,7 +61,7 @@ unsafe extern "C" {
 extern "C" fn leave_at_exit(status: c_int, _: *mut c_void) {
     let Some(runtime) = Runtime::get() else { return };
     if status == 0 {
-        runtime.leave();
+        runtime.leave_at_exit();
         crate::system_calls::unshield();
     } else {
         runtime.flush_trace();

@@ -101,7 +101,7 @@ impl Runtime {
                     self.put_in_place(&program);
                     return Command::RunWorker(program.base.wrapping_add(offset as usize));
                 }
-                Collective::Leave => {
+                Collective::Leave | Collective::LeaveByExit => {
                     self.closed_out();
                     return Command::Leave;
                 }

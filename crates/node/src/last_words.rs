@@ -1,6 +1,7 @@
-//! What a process says before a bad access to shared memory kills it.
+//! What a process says before a bad access to memory kills it.
 
 use hiroba_memory::fault;
+use hiroba_wire::control::{BadAccess, ToLauncher};
 
 use crate::call_site;
 use crate::runtime::Runtime;
@@ -13,36 +14,55 @@ pub(crate) fn prepare() {
     fault::set_last_words(say);
 }
 
-/// In signal context, in a process that is about to die: what is locked is left alone, and the sentence goes out by one write.
-fn say(signal: i32, address: usize, program_counter: Option<usize>) {
+/// In signal context, in a process that is about to die: what is locked is left alone, and the words go out by one call. The launcher
+/// knows how to name places in the program; without one, only what concerns shared memory is said.
+fn say(signal: i32, address: Option<usize>, program_counter: Option<usize>) {
     let Some(runtime) = Runtime::known() else { return };
-    if !runtime.is_shared(address, 1) {
-        runtime.prepare_dump(DUMPED_RUNS_MAX);
-        return;
+    let shared = address.filter(|address| runtime.is_shared(*address, 1));
+    let shared = shared.map(|address| why_not(runtime, address));
+    if shared.is_some() || (runtime.has_launcher() && !runtime.is_forked()) {
+        let site = program_counter.and_then(call_site::of_instruction);
+        let is_jump = address.is_some() && address == program_counter;
+        let address = address.map(|address| address as u64);
+        let is_bus_error = signal == libc::SIGBUS;
+        runtime.say_last(BadAccess { is_bus_error, address, site, is_jump, shared });
     }
-    let name = if signal == libc::SIGBUS { "bus error" } else { "segmentation fault" };
-    let node = runtime.node();
-    let why = if runtime.is_forked() {
-        "a child made by fork has no shared memory; let it exec another program, or use threads".to_owned()
-    } else if runtime.has_left() {
-        "shared memory is gone after hiroba_finalize".to_owned()
-    } else {
-        match runtime.describe_address(address) {
-            Some(place) => format!("the address is not allocated: {place}"),
-            None => "the address is not allocated".to_owned(),
-        }
-    };
-    let at = program_counter.and_then(call_site::of_instruction);
-    let at = at.map_or_else(String::new, |site| format!(" by {}+0x{:x}", site.module, site.offset));
-    let sentence = format!(
-        "hiroba: node {node}: {name} at shared address 0x{address:x}{at}: {why}; \
-         look closer with `hiroba run --debug {node}`\n"
-    );
-    let _ = rustix::io::write(rustix::stdio::stderr(), sentence.as_bytes());
     runtime.prepare_dump(DUMPED_RUNS_MAX);
 }
 
+/// Why an address of shared memory may not be touched.
+fn why_not(runtime: &Runtime, address: usize) -> String {
+    if runtime.is_forked() {
+        return "a child made by fork has no shared memory; let it exec another program, or use threads"
+            .to_owned();
+    }
+    if runtime.has_left() {
+        return "shared memory is gone after hiroba_finalize".to_owned();
+    }
+    match runtime.describe_address(address) {
+        Some(place) => format!("the address is not allocated: {place}"),
+        None => "the address is not allocated".to_owned(),
+    }
+}
+
 impl Runtime {
+    /// A forked child has no launcher: its words must not be taken for the node's.
+    fn say_last(&self, access: BadAccess) {
+        if !self.is_forked() && self.tell_launcher(&ToLauncher::BadAccess(access.clone())) {
+            return;
+        }
+        let name = if access.is_bus_error { "bus error" } else { "segmentation fault" };
+        let node = self.node();
+        let at =
+            access.site.map_or_else(String::new, |site| format!(" by {}+0x{:x}", site.module, site.offset));
+        let (address, why) = (access.address.unwrap_or_default(), access.shared.unwrap_or_default());
+        let sentence = format!(
+            "hiroba: node {node}: {name} at shared address 0x{address:x}{at}: {why}; \
+             look closer with `hiroba run --debug {node}`\n"
+        );
+        let _ = rustix::io::write(rustix::stdio::stderr(), sentence.as_bytes());
+    }
+
     fn prepare_dump(&self, runs_max: usize) {
         if !self.is_forked() && !self.has_left() {
             self.memory.prepare_dump(runs_max);

@@ -154,6 +154,19 @@ impl Runtime {
         RUNTIME.get().copied()
     }
 
+    /// Whether a launcher started this process as a node.
+    pub fn has_launcher(&self) -> bool {
+        self.control.is_some()
+    }
+
+    /// Whether there is a launcher, which has been told this.
+    pub(crate) fn tell_launcher(&self, message: &ToLauncher) -> bool {
+        if let Some(control) = &self.control {
+            control.send(message);
+        }
+        self.control.is_some()
+    }
+
     pub(crate) fn has_left(&self) -> bool {
         self.left.load(Ordering::Relaxed)
     }
@@ -324,10 +337,19 @@ impl Runtime {
 impl Runtime {
     /// Leaves the job, with everybody else. Shared memory is gone afterwards.
     pub fn leave(&self) {
+        self.leave_by("hiroba_finalize", Collective::Leave);
+    }
+
+    /// The same where the program ends without having left: reports name what it did.
+    pub fn leave_at_exit(&self) {
+        self.leave_by("exit", Collective::LeaveByExit);
+    }
+
+    fn leave_by(&self, call: &'static str, collective: Collective) {
         if self.left.load(Ordering::Relaxed) || self.is_forked() {
             return;
         }
-        self.synchronise("hiroba_finalize", TimeClass::Other, Sync::Collective(Collective::Leave));
+        self.synchronise(call, TimeClass::Other, Sync::Collective(collective));
         self.closed_out();
     }
 

@@ -124,6 +124,7 @@ pub(crate) fn name(collective: Collective) -> &'static str {
     match collective {
         Collective::Barrier => "hiroba_barrier",
         Collective::Leave => "hiroba_finalize",
+        Collective::LeaveByExit => "exit",
         Collective::Allocate { .. } => "hiroba_alloc",
         Collective::BeginRun | Collective::EndRun => "hiroba_run",
         Collective::RunWorker { .. } => "tsm_create_procs",
@@ -141,6 +142,7 @@ pub(crate) fn describe(collective: Collective) -> String {
                 .to_lowercase()
         }
         Collective::EndRun => "the end of hiroba_run's function".to_owned(),
+        Collective::LeaveByExit => "exit (or returned from main)".to_owned(),
         other => name(other).to_owned(),
     }
 }
@@ -253,7 +255,7 @@ impl Meeting {
 
     fn mismatch(&self, arrival: &Arrival) -> Option<Mismatch> {
         let second = (arrival.caller, arrival.collective);
-        let mut leads = self.leads().filter(|(_, other)| *other != second.1);
+        let mut leads = self.leads().filter(|(_, other)| !other.meets(second.1));
         leads.next().filter(|_| second.1 != Collective::Follow).map(|first| Mismatch { first, second })
     }
 

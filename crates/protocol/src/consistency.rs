@@ -530,7 +530,7 @@ impl Consistency {
         let knowledge = Knowledge { timestamp, notices, epoch, beyond_arrival: false };
         let Consistency { site, protocols, .. } = self;
         // Who leaves reads and hands over nothing any more.
-        let goes_on = collective != Collective::Leave;
+        let goes_on = !collective.ends_the_job();
         let mut moves = Vec::new();
         for protocol in protocols.all.iter_mut().filter(|_| goes_on) {
             protocol.supply(site);
@@ -587,7 +587,7 @@ impl Consistency {
             self.dispatch(from, &message)?;
         }
         // Last: what is read from a home's frame must hold all that is known by then. Who leaves reads nothing any more.
-        if collective != Collective::Leave {
+        if !collective.ends_the_job() {
             let Consistency { site, protocols, .. } = self;
             protocols.all.iter_mut().for_each(|protocol| protocol.begin_phase(site, &voided));
         }

@@ -50,12 +50,12 @@ impl Team {
         if self.arrived {
             return Gathered::Refused(Misuse::CollectiveTwice(barrier::name(meets)));
         }
-        if collective == Collective::Leave
+        if collective.ends_the_job()
             && let Some(lock) = held
         {
             return Gathered::Refused(Misuse::StillHeld(lock));
         }
-        if meets != collective {
+        if !meets.meets(collective) {
             let (first, second) = (barrier::describe(meets), barrier::describe(collective));
             return Gathered::Mismatch(format!(
                 "a thread came to {second} while another one of its node waits in {first}; inside hiroba_run every thread \

@@ -196,6 +196,11 @@ pub enum NodeEvent {
         /// Its status.
         status: u8,
     },
+    /// The kernel has probably killed it for want of memory; that it was killed is told next.
+    OutOfMemory {
+        /// What tells so, and what to do.
+        sentence: String,
+    },
     /// A signal has killed it.
     Killed {
         /// Which one.

@@ -49,4 +49,18 @@ pub enum Collective {
     },
     /// Do what node 0 does: the nodes that wait inside `tsm_startup`.
     Follow,
+    /// The same as `Leave`, by the end of the program.
+    LeaveByExit,
+}
+
+impl Collective {
+    /// Whether the nodes that meet in it are part of the job no more.
+    pub fn ends_the_job(self) -> bool {
+        matches!(self, Collective::Leave | Collective::LeaveByExit)
+    }
+
+    /// Whether nodes that call the one and the other do the same.
+    pub fn meets(self, other: Collective) -> bool {
+        self == other || (self.ends_the_job() && other.ends_the_job())
+    }
 }

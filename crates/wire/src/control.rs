@@ -264,6 +264,8 @@ pub enum ToLauncher {
         /// What the user should know.
         sentence: String,
     },
+    /// A thread of the node has touched what it may not, and nobody handles that: the node is about to die of the signal.
+    BadAccess(BadAccess),
     /// The node cannot go on: one sentence for the user. It exits with status 125 next.
     Fatal {
         /// What was expected, what came, what to do.
@@ -298,6 +300,21 @@ pub struct CodeSite {
     pub module: String,
     /// The address as the module's own symbols and debug information count: the address in memory minus the load bias.
     pub offset: u64,
+}
+
+/// A touch of memory that kills a node.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct BadAccess {
+    /// SIGBUS, not SIGSEGV.
+    pub is_bus_error: bool,
+    /// What was touched; `None` where the processor does not say, since no address can be like that.
+    pub address: Option<u64>,
+    /// The instruction.
+    pub site: Option<CodeSite>,
+    /// The program went to `address` to execute what is there.
+    pub is_jump: bool,
+    /// Of shared memory: why it may not be touched.
+    pub shared: Option<String>,
 }
 
 /// That and for what the threads of a node wait.

@@ -4,6 +4,7 @@
 mod format;
 
 use std::ptr;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use hiroba_node::Runtime;
 
@@ -275,6 +276,41 @@ lines_out! {
     perror();
 }
 
+unsafe extern "C" {
+    /// stdout(3).
+    #[link_name = "stdout"]
+    static STANDARD_OUTPUT: *mut libc::FILE;
+}
+
+/// The program has said itself how its standard output is buffered.
+static CHOSEN: AtomicBool = AtomicBool::new(false);
+
+fn standard_output() -> *mut libc::FILE {
+    // SAFETY: the C library sets it before any program's code runs.
+    unsafe { ptr::read(&raw const STANDARD_OUTPUT) }
+}
+
+/// Has standard output go out line by line, whatever it is, unless the program has chosen: a node that dies has no time for what is
+/// in the buffer. What is in it already goes out now.
+pub(crate) fn hand_on_lines() {
+    if CHOSEN.load(Ordering::Relaxed) {
+        return;
+    }
+    let stream = standard_output();
+    // SAFETY: an open stream; without a buffer only the mode changes, also behind output.
+    unsafe { calls::setvbuf.call([stream.addr(), 0, libc::_IOLBF as usize, 0]) };
+    // Only then does the C library look at every character that goes into the buffer.
+    // SAFETY: an open stream.
+    unsafe { libc::fflush(stream) };
+}
+
+/// The program chooses how a stream is buffered.
+fn note_choice(stream: usize) {
+    if stream == standard_output().addr() {
+        CHOSEN.store(true, Ordering::Relaxed);
+    }
+}
+
 /// A stream's buffer in shared memory would be read and filled by calls that nobody stands before: the stream has one
 /// of its own instead.
 fn private_or_null(buffer: usize) -> usize {
@@ -286,12 +322,14 @@ fn private_or_null(buffer: usize) -> usize {
 
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn setvbuf(stream: usize, buffer: usize, mode: usize, size: usize) -> isize {
+    note_choice(stream);
     // SAFETY: the caller's; without a buffer the C library allocates one.
     unsafe { calls::setvbuf.call([stream, private_or_null(buffer), mode, size]) }
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn setbuf(stream: usize, buffer: usize) {
+    note_choice(stream);
     if buffer != 0 && private_or_null(buffer) == 0 {
         return;
     }
@@ -301,6 +339,7 @@ unsafe extern "C-unwind" fn setbuf(stream: usize, buffer: usize) {
 
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn setbuffer(stream: usize, buffer: usize, size: usize) {
+    note_choice(stream);
     if buffer != 0 && private_or_null(buffer) == 0 {
         return;
     }

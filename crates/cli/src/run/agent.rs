@@ -24,6 +24,7 @@ use super::homecoming::Homecoming;
 use super::limits;
 use super::liveness::Looks;
 use super::local::{Happening, LocalNodes, NotRun};
+use super::output::Piped;
 use super::processors::Wakefulness;
 use super::resolve;
 use super::signals::SignalDescriptor;
@@ -250,7 +251,7 @@ impl Agent {
     fn obey(&mut self, message: ToAgent, happenings: &mut Vec<Happening>) -> Result<(), Stop> {
         match message {
             ToAgent::Bind { fabric, address, nodes } => {
-                let bound = limits::prepare_descriptors(nodes, nodes, 1, true, &fabric)
+                let bound = limits::prepare_descriptors(nodes, nodes, 1, Piped::EACH, &fabric)
                     .and_then(|_| Endpoints::open(&fabric, address, nodes));
                 let endpoints = self.or_refuse(bound)?;
                 self.channel.send(&FromAgent::Bound { addresses: endpoints.addresses().to_vec() })?;
@@ -316,7 +317,7 @@ impl Agent {
         let traces = if errand.traced { errand.nodes.saturating_mul(2) } else { 0 };
         let descriptors = errand.nodes.saturating_add(traces);
         let limit =
-            limits::prepare_descriptors(descriptors, nodes_of_job, threads, true, &errand.job.fabric)?;
+            limits::prepare_descriptors(descriptors, nodes_of_job, threads, Piped::EACH, &errand.job.fabric)?;
         hiroba_node::preflight(nodes_of_job, errand.job.fault_source, errand.job.write_tracking)
             .map_err(|error| Failure::new(error.to_string()))?;
         let dead_after =
@@ -335,7 +336,7 @@ impl Agent {
             path: &path,
             arguments: &arguments,
             variables: &variables,
-            piped_output: true,
+            piped_output: Piped::EACH,
             debugger: None,
             bind: errand.bind,
             low_latency: self.wakefulness.is_some(),
@@ -345,9 +346,11 @@ impl Agent {
         let mut spawned = spawn::spawn(&launch, endpoints, traces)?;
         self.first = first;
         for (place, node) in spawned.nodes.iter_mut().enumerate() {
-            if let Some(streams) = node.output.take() {
-                self.outputs.insert(self.first + place, streams.map(Some));
+            let mut streams: Streams = [None, None];
+            for pipe in std::mem::take(&mut node.output) {
+                streams[pipe.sink as usize] = Some(pipe.fd);
             }
+            self.outputs.insert(self.first + place, streams);
         }
         let local =
             LocalNodes::new(self.first, &mut spawned.nodes, spawned.reports, spawned.handover, dead_after)

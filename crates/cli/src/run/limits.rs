@@ -3,6 +3,7 @@
 use rustix::fs::MemfdFlags;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
+use super::output::Piped;
 use crate::failure::{Failure, system_words};
 
 /// Descriptors that a node opens beside those of the program, and one a thread to wake it: memory files, userfaultfd,
@@ -18,9 +19,6 @@ const LAUNCHER_DESCRIPTORS: u64 = 16;
 const LAUNCHER_DESCRIPTORS_PER_NODE: u64 = 3;
 /// Files of each node that the launcher opens and all nodes get where the fabric is `shm`: frames, board, doorbell.
 const SHARED_FILES_PER_NODE: u64 = 3;
-/// With `--label`, two pipes more.
-const LABEL_DESCRIPTORS_PER_NODE: u64 = 2;
-
 /// The limits on open descriptors that the nodes get.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NodeLimit {
@@ -38,14 +36,14 @@ pub fn prepare_descriptors(
     nodes: u16,
     nodes_of_job: u16,
     threads_per_node: u16,
-    label: bool,
+    piped: Piped,
     fabric: &str,
 ) -> Result<NodeLimit, Failure> {
     let given = getrlimit(Resource::Nofile);
     let open = std::fs::read_dir("/proc/self/fd").map_or(3, |entries| entries.count() as u64);
-    let mut need = needed(nodes, threads_per_node, label, fabric, open);
+    let mut need = needed(nodes, threads_per_node, piped, fabric, open);
     // What a node opens for its peers it opens for all of them, wherever they run.
-    need.node = needed(nodes_of_job, threads_per_node, label, fabric, open).node;
+    need.node = needed(nodes_of_job, threads_per_node, piped, fabric, open).node;
     let hard = given.maximum.unwrap_or(u64::MAX);
     let soft = given.current.unwrap_or(u64::MAX);
     if need.launcher.max(need.node) > hard {
@@ -64,8 +62,8 @@ struct Need {
     node: u64,
 }
 
-fn needed(nodes: u16, threads_per_node: u16, label: bool, fabric: &str, open: u64) -> Need {
-    let per_node = LAUNCHER_DESCRIPTORS_PER_NODE + if label { LABEL_DESCRIPTORS_PER_NODE } else { 0 };
+fn needed(nodes: u16, threads_per_node: u16, piped: Piped, fabric: &str, open: u64) -> Need {
+    let per_node = LAUNCHER_DESCRIPTORS_PER_NODE + piped.count();
     let nodes = u64::from(nodes);
     // Besides a node's one socket: what all nodes share, and what each node has for itself.
     let (shared, own) = match fabric {
@@ -121,24 +119,24 @@ mod tests {
     use super::*;
 
     #[test]
-    fn need_grows_with_nodes_and_labels() {
-        let few = needed(4, 1, false, "udp", 5);
-        let many = needed(4096, 1, false, "udp", 5);
-        let labelled = needed(4096, 1, true, "udp", 5);
-        let shared = needed(4, 1, false, "shm", 5);
+    fn need_grows_with_nodes_and_pipes() {
+        let few = needed(4, 1, Piped::NONE, "udp", 5);
+        let many = needed(4096, 1, Piped::NONE, "udp", 5);
+        let piped = needed(4096, 1, Piped::EACH, "udp", 5);
+        let shared = needed(4, 1, Piped::NONE, "shm", 5);
         assert_eq!(few.node, many.node);
-        assert_eq!(needed(4, 64, false, "udp", 5).node, few.node + 63);
+        assert_eq!(needed(4, 64, Piped::NONE, "udp", 5).node, few.node + 63);
         assert_eq!(many.launcher - few.launcher, 4092 * LAUNCHER_DESCRIPTORS_PER_NODE);
-        let connected = |nodes| needed(nodes, 1, false, "tcp", 5).node;
+        let connected = |nodes| needed(nodes, 1, Piped::NONE, "tcp", 5).node;
         assert_eq!(connected(128) - connected(4), 124);
-        assert_eq!(labelled.launcher - many.launcher, 4096 * LABEL_DESCRIPTORS_PER_NODE);
+        assert_eq!(piped.launcher - many.launcher, 4096 * 2);
         assert_eq!(shared.launcher - few.launcher, 4 * SHARED_FILES_PER_NODE);
         assert_eq!(shared.node - few.node, 4 * SHARED_FILES_PER_NODE);
     }
 
     #[test]
     fn the_sentence_names_the_numbers() {
-        let failure = too_few(100, &needed(100, 1, false, "udp", 3), 64);
+        let failure = too_few(100, &needed(100, 1, Piped::NONE, "udp", 3), 64);
         assert_eq!(failure.status, 125);
         assert!(failure.sentence.contains("limit is 64") && failure.sentence.contains("ulimit -n"));
     }

@@ -14,6 +14,7 @@ use rustix::process::{Pid, PidfdFlags, WaitOptions, WaitStatus, pidfd_open, wait
 
 use super::handover::{Given, Handover};
 use super::evidence::{self, Shares};
+use super::deaths::MemoryKills;
 use super::liveness::{Doing, Looks, doing};
 use super::spawn::{ExecReport, Spawned};
 use super::status::End;
@@ -102,6 +103,7 @@ pub struct LocalNodes {
     nodes: Vec<LocalNode>,
     by_pid: BTreeMap<i32, usize>,
     looks: Option<Looks>,
+    memory_kills: MemoryKills,
     /// Between `Start` and `Close` nodes answer pings.
     answers_expected: bool,
     message: Vec<u8>,
@@ -136,6 +138,7 @@ impl LocalNodes {
             nodes: Vec::with_capacity(spawned.len()),
             by_pid: BTreeMap::new(),
             looks: dead_after.map(|silence| Looks::new(Some(silence))),
+            memory_kills: MemoryKills::watch(),
             answers_expected: false,
             message: vec![0; CONTROL_MESSAGE_BYTES_MAX],
             handover: Some(handover).filter(|_| !spawned.is_empty()),
@@ -236,6 +239,13 @@ impl LocalNodes {
             self.read_control(*place, happenings);
             self.nodes[*place].joined_process = None;
             self.nodes[*place].ended = true;
+        }
+        // Nodes die of it one by one, but all of the same want.
+        let killed = |(_, end): &&(usize, End)| *end == End::Killed(libc::SIGKILL);
+        if let Some((place, _)) = ended.iter().find(killed)
+            && let Some(sentence) = self.memory_kills.explain()
+        {
+            happenings.push(Happening::Node(self.first + place, NodeEvent::OutOfMemory { sentence }));
         }
         happenings.extend(ended.into_iter().map(|(place, end)| {
             Happening::Node(

@@ -2,6 +2,7 @@
 
 mod agent;
 mod channel;
+mod deaths;
 mod debug;
 mod endpoints;
 mod evidence;

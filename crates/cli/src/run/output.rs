@@ -1,18 +1,28 @@
-//! What nodes write that does not go to the launcher's own streams by itself: with `--label`, lines of all nodes on one standard
-//! output, each with its node in front; and the output of nodes on other hosts.
+//! What nodes write, put together to whole lines before it goes to the launcher's own streams.
+//!
+//! A node writes to a pipe, unless the launcher's stream is a terminal or another device: there each `write` of a line is whole, and
+//! programs behave as they do without Hiroba. From the pipes come pieces of any length. A line goes out when its end has come, so
+//! that lines of several nodes are never mixed. What has no end yet (a prompt, a row of dots) goes out when nothing has followed
+//! for [`PAUSE`]; if another node's line is next, then that begins on a new line. With `--label` each line has its node in front.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::os::fd::{AsFd, OwnedFd};
+use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, poll};
+use rustix::fs::{FileType, fstat};
 
 use super::progress;
-use crate::lines::Lines;
+use crate::lines::{LINE_BYTES_MAX, Lines};
 
 /// Output that waits for its reader, in bytes; nodes are not read from while there is more.
 const QUEUE_BYTES_MAX: usize = 1 << 20;
 /// A pipe that is writable takes this many bytes without blocking (`PIPE_BUF`).
 const WRITE_BYTES: usize = 4096;
+/// So many bytes of lines may wait for the end of another node's line; then they no longer do.
+const HELD_BYTES_MAX: usize = 16 << 20;
+/// A line that has begun goes out without its end when nothing has followed for so long.
+const PAUSE: Duration = Duration::from_millis(200);
 
 /// Where a node's stream goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -50,29 +60,82 @@ impl Sink {
     }
 }
 
-/// One stream of one node: bytes in, labelled lines out; or the same bytes, without a label.
+/// Which streams of the nodes of this machine come through pipes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Piped {
+    /// Standard output.
+    pub out: bool,
+    /// Standard error.
+    pub error: bool,
+    /// One pipe carries both to standard output, where both go to the same file: so a node's own order stays.
+    pub together: bool,
+}
+
+impl Piped {
+    /// None: nodes write to the launcher's streams themselves.
+    pub const NONE: Piped = Piped { out: false, error: false, together: false };
+    /// Each stream through a pipe of its own.
+    pub const EACH: Piped = Piped { out: true, error: true, together: false };
+
+    /// What suits the launcher's own streams where several nodes write.
+    pub fn for_several() -> Piped {
+        let (stdout, stderr) = (rustix::stdio::stdout(), rustix::stdio::stderr());
+        let [out, error] = [stdout.as_fd(), stderr.as_fd()].map(|stream| fstat(stream).ok());
+        // To a terminal, a write is whole; other devices keep nothing.
+        let mixes = |kind| matches!(kind, FileType::Fifo | FileType::Socket | FileType::RegularFile);
+        let file = |stat: &rustix::fs::Stat| (stat.st_dev, stat.st_ino);
+        let piped = |stat: &Option<rustix::fs::Stat>| {
+            stat.as_ref().is_some_and(|stat| mixes(FileType::from_raw_mode(stat.st_mode)))
+        };
+        let together = piped(&out) && out.as_ref().map(file) == error.as_ref().map(file);
+        Piped { out: piped(&out), error: piped(&error) && !together, together }
+    }
+
+    /// How many pipes a node has.
+    pub fn count(self) -> u64 {
+        u64::from(self.out) + u64::from(self.error)
+    }
+}
+
+/// The launcher's end of a pipe that carries what a node writes, and where that goes.
+#[derive(Debug)]
+pub struct OutputPipe {
+    /// Where it goes.
+    pub sink: Sink,
+    /// Non-blocking.
+    pub fd: OwnedFd,
+}
+
+/// One stream of one node: pieces in, whole lines out.
 #[derive(Debug)]
 struct Stream {
     /// Where it comes from, unless an agent passes it on.
     fd: Option<OwnedFd>,
     open: bool,
+    /// In front of each line.
     label: Option<String>,
+    /// Lines that get labels.
     lines: Lines,
+    /// What came and has not gone out, without labels.
+    held: Vec<u8>,
+    /// When the latest of it came.
+    latest: Instant,
 }
 
 impl Stream {
-    fn take(&mut self, bytes: &[u8], queue: &mut VecDeque<u8>) {
-        match &self.label {
-            None => queue.extend(bytes),
-            Some(label) => self.lines.take(bytes, |line| put_line(label, line, queue)),
-        }
+    fn new(fd: Option<OwnedFd>, label: Option<String>) -> Stream {
+        let (lines, held) = (Lines::default(), Vec::new());
+        Stream { fd, open: true, label, lines, held, latest: Instant::now() }
     }
 
-    fn end(&mut self, queue: &mut VecDeque<u8>) {
-        let label = self.label.as_deref().unwrap_or("");
-        self.lines.end(|line| put_line(label, line, queue));
-        self.fd = None;
-        self.open = false;
+    /// It has written nothing for a while, and may not go on soon.
+    fn pauses(&self, now: Instant) -> bool {
+        !self.open || now >= self.latest + PAUSE
+    }
+
+    /// How many of the bytes held make whole lines.
+    fn whole_bytes(&self) -> usize {
+        self.held.iter().rposition(|byte| *byte == b'\n').map_or(0, |newline| newline + 1)
     }
 }
 
@@ -82,18 +145,127 @@ fn put_line(label: &str, line: &[u8], queue: &mut VecDeque<u8>) {
     queue.push_back(b'\n');
 }
 
+/// All streams that go to one sink, and what waits to be written there.
+#[derive(Debug, Default)]
+struct Outlet {
+    streams: BTreeMap<usize, Stream>,
+    queue: VecDeque<u8>,
+    /// The node whose line has gone out without its end so far.
+    unfinished: Option<usize>,
+    /// Nodes of which something is held.
+    holding: BTreeSet<usize>,
+    /// How much that is.
+    held_bytes: usize,
+}
+
+impl Outlet {
+    fn take(&mut self, node: usize, bytes: &[u8], now: Instant) {
+        let Some(stream) = self.streams.get_mut(&node).filter(|stream| stream.open) else { return };
+        stream.latest = now;
+        match &stream.label {
+            Some(label) => {
+                let queue = &mut self.queue;
+                stream.lines.take(bytes, |line| put_line(label, line, queue));
+            }
+            None if !bytes.is_empty() => {
+                stream.held.extend_from_slice(bytes);
+                self.held_bytes += bytes.len();
+                self.holding.insert(node);
+                self.pass(node, now);
+            }
+            None => {}
+        }
+    }
+
+    fn end(&mut self, node: usize, now: Instant) {
+        let Some(stream) = self.streams.get_mut(&node) else { return };
+        (stream.fd, stream.open) = (None, false);
+        let label = stream.label.as_deref().unwrap_or("");
+        let queue = &mut self.queue;
+        stream.lines.end(|line| put_line(label, line, queue));
+        self.pass(node, now);
+    }
+
+    /// Lets out what can go, of all nodes.
+    fn settle(&mut self, now: Instant) {
+        let holding: Vec<usize> = self.holding.iter().copied().collect();
+        for node in holding {
+            self.pass(node, now);
+        }
+    }
+
+    /// Lets out what can go of one node, and then what has waited for the end of its line.
+    fn pass(&mut self, node: usize, now: Instant) {
+        let others = self.unfinished.filter(|unfinished| *unfinished != node);
+        let too_much = self.held_bytes >= HELD_BYTES_MAX;
+        if others.is_some_and(|other| !self.streams[&other].pauses(now) && !too_much) {
+            return;
+        }
+        let begun = self.unfinished == Some(node);
+        let Some(stream) = self.streams.get_mut(&node) else { return };
+        let whole = stream.whole_bytes();
+        let rest = stream.held.len() - whole;
+        let goes = if begun || rest >= LINE_BYTES_MAX || stream.pauses(now) { whole + rest } else { whole };
+        if goes == 0 {
+            return;
+        }
+        if others.is_some() {
+            self.queue.push_back(b'\n');
+        }
+        self.queue.extend(stream.held.drain(..goes));
+        self.held_bytes -= goes;
+        if stream.held.is_empty() {
+            self.holding.remove(&node);
+        }
+        self.unfinished = (goes > whole).then_some(node);
+        if begun && self.unfinished.is_none() {
+            self.settle(now);
+        }
+    }
+
+    /// When the next of what is held can go out although nothing more comes.
+    fn due(&self) -> Option<Instant> {
+        let unfinished = self.unfinished.map(|node| (node, &self.streams[&node]));
+        let due = self.holding.iter().map(|node| {
+            let stream = &self.streams[node];
+            let own = (stream.open && stream.whole_bytes() == 0).then_some(stream.latest + PAUSE);
+            let others = unfinished.filter(|(other, stream)| other != node && stream.open);
+            own.max(others.map(|(_, stream)| stream.latest + PAUSE)).unwrap_or(stream.latest)
+        });
+        due.min()
+    }
+
+    /// What goes out by the next write: no longer than can be written at once, and whole lines if any is.
+    fn next_bytes(&self) -> &[u8] {
+        let (bytes, _) = self.queue.as_slices();
+        let bytes = &bytes[..bytes.len().min(WRITE_BYTES)];
+        let whole = bytes.iter().rposition(|byte| *byte == b'\n').map(|newline| newline + 1);
+        &bytes[..whole.unwrap_or(bytes.len())]
+    }
+
+    /// Nobody reads any more: the nodes learn it as they would without the launcher between.
+    fn close(&mut self) {
+        self.queue.clear();
+        self.holding.clear();
+        (self.held_bytes, self.unfinished) = (0, None);
+        for stream in self.streams.values_mut() {
+            (stream.fd, stream.open) = (None, false);
+            stream.held.clear();
+        }
+    }
+}
+
 /// All streams of all nodes and what waits to be written.
 #[derive(Debug, Default)]
 pub struct Labeller {
-    streams: [BTreeMap<usize, Stream>; 2],
-    queues: [VecDeque<u8>; 2],
+    outlets: [Outlet; 2],
 }
 
 impl Labeller {
-    /// Adds the streams of a node of this machine, whose lines get labels.
-    pub fn add(&mut self, node: usize, [out, error]: [OwnedFd; 2]) {
-        for (sink, fd) in Sink::ALL.into_iter().zip([out, error]) {
-            self.add_stream(sink, node, Some(fd), true);
+    /// Adds the streams of a node of this machine.
+    pub fn add(&mut self, node: usize, pipes: Vec<OutputPipe>, label: bool) {
+        for OutputPipe { sink, fd } in pipes {
+            self.add_stream(sink, node, Some(fd), label);
         }
     }
 
@@ -106,81 +278,95 @@ impl Labeller {
 
     fn add_stream(&mut self, sink: Sink, node: usize, fd: Option<OwnedFd>, label: bool) {
         let label = label.then(|| format!("[{node}] "));
-        self.streams[sink as usize].insert(node, Stream { fd, open: true, label, lines: Lines::default() });
+        self.outlets[sink as usize].streams.insert(node, Stream::new(fd, label));
     }
 
     /// Takes what an agent has passed on.
     pub fn take(&mut self, sink: Sink, node: usize, bytes: &[u8]) {
-        if let Some(stream) = self.streams[sink as usize].get_mut(&node).filter(|stream| stream.open) {
-            stream.take(bytes, &mut self.queues[sink as usize]);
-        }
+        self.outlets[sink as usize].take(node, bytes, Instant::now());
     }
 
     /// Nothing more will come of a stream that an agent has passed on.
     pub fn end(&mut self, sink: Sink, node: usize) {
-        if let Some(stream) = self.streams[sink as usize].get_mut(&node) {
-            stream.end(&mut self.queues[sink as usize]);
-        }
+        self.outlets[sink as usize].end(node, Instant::now());
     }
 
     /// The descriptor of a stream that is still open.
     pub fn stream(&self, sink: Sink, node: usize) -> Option<&OwnedFd> {
-        self.streams[sink as usize].get(&node)?.fd.as_ref()
+        self.outlets[sink as usize].streams.get(&node)?.fd.as_ref()
     }
 
-    /// Whether the sink's queue is full, so that its streams must wait.
+    /// Whether so much waits for the sink that its streams must wait, too.
     pub fn is_full(&self, sink: Sink) -> bool {
-        self.queues[sink as usize].len() >= QUEUE_BYTES_MAX
+        self.outlets[sink as usize].queue.len() >= QUEUE_BYTES_MAX
     }
 
     /// Whether something waits to be written.
     pub fn has_output(&self, sink: Sink) -> bool {
-        !self.queues[sink as usize].is_empty()
+        !self.outlets[sink as usize].queue.is_empty()
     }
 
     /// Whether a stream is still open or something waits to be written.
     pub fn is_busy(&self) -> bool {
-        let open = self.streams.iter().flat_map(BTreeMap::values).any(|stream| stream.open);
-        open || Sink::ALL.into_iter().any(|sink| self.has_output(sink))
+        let busy = |outlet: &Outlet| {
+            let open = outlet.streams.values().any(|stream| stream.open);
+            open || !outlet.holding.is_empty() || !outlet.queue.is_empty()
+        };
+        self.outlets.iter().any(busy)
     }
 
-    /// Reads once from a stream that is readable.
-    pub fn read(&mut self, sink: Sink, node: usize) {
-        let Some(stream) = self.streams[sink as usize].get_mut(&node) else { return };
-        let Some(fd) = &stream.fd else { return };
-        let queue = &mut self.queues[sink as usize];
+    /// When [`write`](Self::write) has something to do again although nothing more comes.
+    pub fn due(&self) -> Option<Instant> {
+        self.outlets.iter().filter_map(Outlet::due).min()
+    }
+
+    /// Reads once from a stream that is readable; whether there may be more.
+    pub fn read(&mut self, sink: Sink, node: usize) -> bool {
+        let outlet = &mut self.outlets[sink as usize];
+        let Some(fd) = outlet.streams.get(&node).and_then(|stream| stream.fd.as_ref()) else { return false };
         let mut bytes = [0u8; 16 << 10];
         match rustix::io::read(fd, &mut bytes) {
-            Ok(0) => stream.end(queue),
-            Ok(got) => stream.take(&bytes[..got], queue),
-            Err(rustix::io::Errno::INTR | rustix::io::Errno::AGAIN) => {}
-            Err(_) => stream.end(queue),
+            Ok(got) if got > 0 => outlet.take(node, &bytes[..got], Instant::now()),
+            Err(rustix::io::Errno::INTR) => {}
+            Err(rustix::io::Errno::AGAIN) => return false,
+            Ok(_) | Err(_) => {
+                outlet.end(node, Instant::now());
+                return false;
+            }
         }
+        true
+    }
+
+    /// Reads what all nodes of this machine have written by now, as far as there is room for it, and writes what the readers take:
+    /// what a node printed comes before what is said of its end.
+    pub fn catch_up(&mut self) {
+        for sink in Sink::ALL {
+            let nodes: Vec<usize> = self.outlets[sink as usize].streams.keys().copied().collect();
+            for node in nodes {
+                while !self.is_full(sink) && self.read(sink, node) {}
+            }
+        }
+        self.write();
     }
 
     /// Writes as much as the readers take without making the launcher wait.
     pub fn write(&mut self) {
+        for outlet in &mut self.outlets {
+            outlet.settle(Instant::now());
+        }
         if Sink::ALL.into_iter().any(|sink| self.has_output(sink)) {
             progress::give_way(|| self.write_queues());
         }
     }
 
     fn write_queues(&mut self) {
-        for sink in Sink::ALL {
-            while self.has_output(sink) && sink.is_writable() {
-                let queue = &mut self.queues[sink as usize];
-                let (bytes, _) = queue.as_slices();
-                match sink.write(&bytes[..bytes.len().min(WRITE_BYTES)]) {
-                    Ok(written) => drop(queue.drain(..written)),
+        for (sink, outlet) in Sink::ALL.into_iter().zip(&mut self.outlets) {
+            while !outlet.queue.is_empty() && sink.is_writable() {
+                match sink.write(outlet.next_bytes()) {
+                    Ok(written) => drop(outlet.queue.drain(..written)),
                     Err(rustix::io::Errno::INTR) => {}
                     Err(rustix::io::Errno::AGAIN) => break,
-                    // Nobody reads any more: the nodes learn it as they would without the launcher between.
-                    Err(_) => {
-                        queue.clear();
-                        for stream in self.streams[sink as usize].values_mut() {
-                            (stream.fd, stream.open) = (None, false);
-                        }
-                    }
+                    Err(_) => outlet.close(),
                 }
             }
         }
@@ -190,17 +376,19 @@ impl Labeller {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::lines::LINE_BYTES_MAX;
+
+    fn outlet(labels: &[Option<&str>]) -> Outlet {
+        let stream = |label: &Option<&str>| Stream::new(None, label.map(str::to_owned));
+        Outlet { streams: labels.iter().map(stream).enumerate().collect(), ..Outlet::default() }
+    }
 
     fn labelled(pieces: &[&[u8]]) -> Vec<u8> {
-        let mut stream =
-            Stream { fd: None, open: true, label: Some("[1] ".to_owned()), lines: Lines::default() };
-        let mut queue = VecDeque::new();
+        let mut outlet = outlet(&[Some("[1] ")]);
         for piece in pieces {
-            stream.take(piece, &mut queue);
+            outlet.take(0, piece, Instant::now());
         }
-        stream.end(&mut queue);
-        queue.into()
+        outlet.end(0, Instant::now());
+        outlet.queue.into()
     }
 
     #[test]
@@ -210,5 +398,83 @@ mod tests {
         let chunk = vec![b'x'; LINE_BYTES_MAX / 2];
         let long = labelled(&[&chunk, &chunk, &chunk]);
         assert_eq!(long.len(), 3 * chunk.len() + 2 * "[1] \n".len(), "a line without end is broken in two");
+    }
+
+    /// What two nodes have written comes out, piece by piece, each so many milliseconds after the start.
+    fn plain(pieces: &[(u64, usize, &str)]) -> String {
+        let (mut outlet, start) = (outlet(&[None, None]), Instant::now());
+        for (ms, node, piece) in pieces {
+            let now = start + Duration::from_millis(*ms);
+            outlet.settle(now);
+            outlet.take(*node, piece.as_bytes(), now);
+        }
+        for node in [0, 1] {
+            outlet.end(node, start + Duration::from_millis(pieces.last().map_or(0, |piece| piece.0)));
+        }
+        assert_eq!((outlet.holding.len(), outlet.due()), (0, None), "nothing stays behind");
+        String::from_utf8(outlet.queue.into()).unwrap()
+    }
+
+    #[test]
+    fn lines_of_two_nodes_are_not_mixed() {
+        assert_eq!(
+            plain(&[(0, 0, "a"), (0, 1, "b"), (0, 0, "c\nd"), (1, 1, "e\n"), (1, 0, "f\n")]),
+            "ac\nbe\ndf\n"
+        );
+        assert_eq!(plain(&[(0, 0, "one\ntwo\n"), (0, 1, "three\n")]), "one\ntwo\nthree\n");
+        assert_eq!(plain(&[(0, 0, "no end")]), "no end", "bytes stay as they are");
+        assert_eq!(plain(&[(0, 0, "x"), (0, 1, "whole\n")]), "whole\nx", "the last lines of both");
+        assert_eq!(plain(&[(0, 0, "x"), (0, 1, "y")]), "x\ny");
+    }
+
+    #[test]
+    fn a_prompt_goes_out_without_its_end() {
+        let prompt = [(0, 0, "how many? "), (300, 0, "3\n")];
+        assert_eq!(plain(&prompt), "how many? 3\n");
+        let interrupted = [(0, 0, "how many? "), (300, 1, "hello\n"), (600, 0, "3\n")];
+        assert_eq!(plain(&interrupted), "how many? \nhello\n3\n", "others begin on a new line");
+        let (mut outlet, start) = (outlet(&[None, None]), Instant::now());
+        outlet.take(0, b"how many? ", start);
+        assert_eq!((outlet.queue.len(), outlet.due()), (0, Some(start + PAUSE)));
+        outlet.settle(start + PAUSE);
+        assert_eq!((outlet.queue.len(), outlet.due()), (10, None));
+        // Who has just gone on with a line may end it soon.
+        outlet.take(0, b"3", start + 2 * PAUSE);
+        outlet.take(1, b"hello\n", start + 2 * PAUSE);
+        assert_eq!((outlet.queue.len(), outlet.due()), (11, Some(start + 3 * PAUSE)));
+        outlet.settle(start + 3 * PAUSE);
+        assert_eq!(Vec::from(outlet.queue), b"how many? 3\nhello\n");
+    }
+
+    #[test]
+    fn what_waits_for_a_line_without_end_is_bounded() {
+        let (mut outlet, now) = (outlet(&[None, None]), Instant::now());
+        let chunk = vec![b'x'; LINE_BYTES_MAX];
+        let line = [&chunk[..], b"\n"].concat();
+        outlet.take(0, &chunk, now);
+        let mut waiting = 0;
+        while outlet.queue.len() <= chunk.len() {
+            outlet.take(1, &line, now);
+            waiting += line.len();
+            assert!(waiting <= HELD_BYTES_MAX + line.len());
+        }
+        assert!(waiting >= HELD_BYTES_MAX);
+        assert_eq!((outlet.queue.len(), outlet.held_bytes), (chunk.len() + 1 + waiting, 0));
+    }
+
+    #[test]
+    fn a_long_line_goes_out_by_and_by_and_stays_one() {
+        let (mut outlet, now) = (outlet(&[None, None]), Instant::now());
+        let chunk = vec![b'x'; LINE_BYTES_MAX / 2];
+        for _ in 0..5 {
+            outlet.take(0, &chunk, now);
+            outlet.take(1, b"y\n", now);
+        }
+        assert_eq!(outlet.held_bytes, 2 * 4, "others wait for its end; before it began, they did not");
+        outlet.take(0, b"\n", now);
+        let text = Vec::from(outlet.queue);
+        assert_eq!(text.len(), 5 * chunk.len() + 1 + 2 * 5);
+        assert_eq!(&text[..2], b"y\n");
+        assert_eq!(&text[text.len() - 10..], b"x\ny\ny\ny\ny\n");
     }
 }

@@ -25,6 +25,7 @@ use super::guardian;
 use super::handover::Handover;
 use super::limits::NodeLimit;
 use super::liveness;
+use super::output::{OutputPipe, Piped, Sink};
 use super::preload::{self, PRELOAD_VARIABLE};
 use super::processors;
 use super::signals::{self, Inherited};
@@ -36,14 +37,19 @@ const NODE_VARIABLE: &str = "HIROBA_NODE";
 /// Tells a wrapper script how many nodes there are.
 const NODES_VARIABLE: &str = "HIROBA_NODES";
 
+/// Has languages that do not write through the C library hand on each line at once, as `hiroba_init` has that do: a node that dies has
+/// no time for what it kept. To a terminal they write so anyway.
+const LINES_AT_ONCE: [(&str, &str); 2] =
+    [("PYTHONUNBUFFERED", "1"), ("GFORTRAN_UNBUFFERED_PRECONNECTED", "y")];
+
 /// A node that was started.
 pub struct Spawned {
     /// The process.
     pub pid: Pid,
     /// The launcher's end of the door, non-blocking.
     pub door: OwnedFd,
-    /// Standard output and standard error, when they come through pipes; non-blocking.
-    pub output: Option<[OwnedFd; 2]>,
+    /// What it writes, as far as that comes through pipes.
+    pub output: Vec<OutputPipe>,
 }
 
 /// What the nodes of one machine run.
@@ -61,8 +67,8 @@ pub struct Launch<'a> {
     pub arguments: &'a [OsString],
     /// Variables to set in the environment.
     pub variables: &'a [(OsString, OsString)],
-    /// Whether what the nodes write comes through pipes, not to this process's own streams.
-    pub piped_output: bool,
+    /// What of that which the nodes write comes through pipes, not to this process's own streams.
+    pub piped_output: Piped,
     /// The debugger, if any node runs under one.
     pub debugger: Option<&'a Debugger>,
     /// Whether each node gets processors of its own, where there are enough.
@@ -169,14 +175,14 @@ fn fork_all(common: &Common) -> Result<Vec<Spawned>, Failure> {
     for place in 0..usize::from(launch.nodes) {
         let node = NodeId(launch.job.node.0 + place as u16);
         let (door, node_door) = open_door()?;
-        let (output, node_output) = if launch.piped_output { output_pipes()? } else { (None, None) };
+        let (output, node_output) = output_pipes(launch.piped_output)?;
         let environment = common.program.environment(node, nodes_of_job, node_door.as_raw_fd());
         // SAFETY: there is one thread, so the child is a whole copy of the process and may run any code.
         match unsafe { libc::fork() } {
             -1 => return Err(too_many_processes(&io::Error::last_os_error())),
             0 => {
-                let (door, output) = (node_door.as_fd(), node_output.as_ref());
-                Child { node, place, common, door, output, environment: &environment }.run()
+                let door = node_door.as_fd();
+                Child { node, place, common, door, output: &node_output, environment: &environment }.run()
             }
             pid => {
                 let pid = Pid::from_raw(pid).expect("fork returns a positive pid");
@@ -259,15 +265,29 @@ fn open_door() -> Result<(OwnedFd, OwnedFd), Failure> {
     Ok((ours, theirs))
 }
 
-type OutputPipes = (Option<[OwnedFd; 2]>, Option<[OwnedFd; 2]>);
+/// The node's end of a pipe.
+struct NodeOutput {
+    fd: OwnedFd,
+    /// It is its standard output, …
+    out: bool,
+    /// … its standard error, or both.
+    error: bool,
+}
 
-fn output_pipes() -> Result<OutputPipes, Failure> {
-    let pipe = || pipe_with(PipeFlags::CLOEXEC).map_err(|error| no_descriptor(&error.into()));
-    let ((out_read, out_write), (error_read, error_write)) = (pipe()?, pipe()?);
-    for end in [&out_read, &error_read] {
-        rustix::io::ioctl_fionbio(end, true).map_err(|error| no_descriptor(&error.into()))?;
+fn output_pipes(piped: Piped) -> Result<(Vec<OutputPipe>, Vec<NodeOutput>), Failure> {
+    let failed = |error: rustix::io::Errno| no_descriptor(&error.into());
+    let (mut ours, mut theirs) = (Vec::new(), Vec::new());
+    for (wanted, sink) in [(piped.out, Sink::Out), (piped.error, Sink::Error)] {
+        if !wanted {
+            continue;
+        }
+        let (read, write) = pipe_with(PipeFlags::CLOEXEC).map_err(failed)?;
+        rustix::io::ioctl_fionbio(&read, true).map_err(failed)?;
+        ours.push(OutputPipe { sink, fd: read });
+        let (out, error) = (sink == Sink::Out, sink == Sink::Error || piped.together);
+        theirs.push(NodeOutput { fd: write, out, error });
     }
-    Ok((Some([out_read, error_read]), Some([out_write, error_write])))
+    Ok((ours, theirs))
 }
 
 /// What `execve` takes, but for what differs from node to node.
@@ -311,12 +331,17 @@ impl Program {
             set.map(|(_, value)| value.clone()).or_else(|| std::env::var_os(name))
         };
         let preload = preload::value(path, given(PRELOAD_VARIABLE).as_deref());
+        let defaults = LINES_AT_ONCE.into_iter().filter(|(name, _)| given(name).is_none());
+        let defaults = defaults.map(|(name, value)| variable(OsString::from(name), OsStr::new(value)));
+        let defaults: Vec<CString> =
+            if rustix::termios::isatty(rustix::stdio::stdout()) { Vec::new() } else { defaults.collect() };
         let replaced = |name: &OsStr| variables.iter().any(|(variable, _)| variable == name);
         let kept = std::env::vars_os().filter(|(name, _)| !replaced(name));
         let environment = kept
             .chain(variables.iter().cloned())
             .filter(|(name, _)| !is_ours(name))
-            .map(|(name, value)| variable(name, &value));
+            .map(|(name, value)| variable(name, &value))
+            .chain(defaults);
         let debugged = launch.debugger.map(|debugger| {
             let command = debugger.command(path, arguments, launch.job.fault_source, preload.as_deref());
             (debugger.node, CommandLine::new(debugger.path(), command.iter()), debugger.preloads())
@@ -387,7 +412,7 @@ struct Child<'a> {
     common: &'a Common<'a>,
     /// Its end of the door.
     door: BorrowedFd<'a>,
-    output: Option<&'a [OwnedFd; 2]>,
+    output: &'a [NodeOutput],
     environment: &'a [CString],
 }
 
@@ -431,9 +456,13 @@ impl Child<'_> {
             // The terminal's Ctrl-C is for the debugger, at whose prompt the launcher's group has the terminal.
             rustix::process::setpgid(None, None)?;
         }
-        if let Some([out, error]) = self.output {
-            rustix::stdio::dup2_stdout(out)?;
-            rustix::stdio::dup2_stderr(error)?;
+        for NodeOutput { fd, out, error } in self.output {
+            if *out {
+                rustix::stdio::dup2_stdout(fd)?;
+            }
+            if *error {
+                rustix::stdio::dup2_stderr(fd)?;
+            }
         }
         rustix::io::fcntl_setfd(self.door, FdFlags::empty())?;
         signals::restore(self.common.launch.inherited);

@@ -20,6 +20,7 @@ use super::guardian::Front;
 use super::hosts::{self, Host, PlacedHost};
 use super::limits;
 use super::liveness;
+use super::output::Piped;
 use super::processors::Wakefulness;
 use super::remote::{AGENT_VARIABLE, Launcher, RemoteHost};
 use super::resolve;
@@ -29,7 +30,7 @@ use super::status::killed_status;
 use super::supervise::{Elsewhere, Stop, Supervisor, Watched};
 use super::trace_directory::TraceDirectory;
 use crate::arguments::RunOptions;
-use crate::failure::Failure;
+use crate::failure::{Failure, say};
 
 /// How long a host may take to greet: longer than ssh tries to connect.
 const GREETING_LIMIT: Duration = Duration::from_secs(20);
@@ -91,7 +92,7 @@ pub fn start(plan: &Plan, trace: Option<&TraceDirectory>, front: Front) -> Resul
         path: &ground.path,
         arguments: &options.arguments,
         variables: &options.variables,
-        piped_output: options.label,
+        piped_output: ground.piped,
         debugger: plan.debugger,
         bind: options.bind,
         low_latency: wakefulness.is_some(),
@@ -181,6 +182,7 @@ fn check_debugged(plan: &Plan, share: &Share) -> Result<(), Failure> {
 struct Ground {
     path: PathBuf,
     limit: limits::NodeLimit,
+    piped: Piped,
     fault_source: FaultSourceChoice,
 }
 
@@ -190,22 +192,43 @@ impl Ground {
         let channels = plan.hosts.len() as u16;
         let traces = if options.trace.is_some() { share.nodes_here } else { 0 };
         let descriptors = share.nodes_here.saturating_add(channels).saturating_add(traces);
-        let limit = limits::prepare_descriptors(
-            descriptors,
-            options.nodes,
-            options.threads_per_node,
-            options.label,
-            &options.fabric,
-        )?;
+        let prepare = |piped| {
+            let (nodes, threads) = (options.nodes, options.threads_per_node);
+            limits::prepare_descriptors(descriptors, nodes, threads, piped, &options.fabric)
+        };
+        let mut piped = piped_output(options, plan.debugger.is_some());
+        let mut limit = prepare(piped);
+        if limit.is_err() && !options.label && piped != Piped::NONE {
+            piped = Piped::NONE;
+            limit = prepare(piped);
+            if limit.is_ok() {
+                say(
+                    "the limit on open files leaves no pipes for what the nodes write, so that lines of theirs that are \
+                     longer than 4096 bytes can be mixed; raise 'ulimit -n', or use fewer nodes (-n)",
+                );
+            }
+        }
+        let limit = limit?;
         if share.nodes_here == 0 {
             // Each host looks for the program itself.
             let path = PathBuf::from(&options.program);
-            return Ok(Ground { path, limit, fault_source: options.fault_source });
+            return Ok(Ground { path, limit, piped, fault_source: options.fault_source });
         }
         let path = resolve::resolve(&options.program)?;
         limits::check_memory_files()?;
         let fault_source = super::check_nodes_needs(options, plan.debugger.is_some())?;
-        Ok(Ground { path, limit, fault_source })
+        Ok(Ground { path, limit, piped, fault_source })
+    }
+}
+
+/// What of that which the nodes write this process must put together to whole lines.
+fn piped_output(options: &RunOptions, debugging: bool) -> Piped {
+    match options.nodes {
+        _ if options.label => Piped::EACH,
+        // It writes alone, or the debugger needs the terminal.
+        1 => Piped::NONE,
+        _ if debugging => Piped::NONE,
+        _ => Piped::for_several(),
     }
 }
 

@@ -31,6 +31,20 @@ impl End {
         }
     }
 
+    /// Killed by what the program itself did, which a debugger shows.
+    pub fn is_of_the_programs_making(self) -> bool {
+        let signals = [
+            libc::SIGSEGV,
+            libc::SIGBUS,
+            libc::SIGFPE,
+            libc::SIGILL,
+            libc::SIGABRT,
+            libc::SIGTRAP,
+            libc::SIGSYS,
+        ];
+        matches!(self, End::Killed(signal) if signals.contains(&signal))
+    }
+
     /// As the end of a sentence that begins with the node: "exited with status 3".
     pub fn describe(self) -> String {
         match self {

@@ -7,6 +7,7 @@ mod bench;
 mod check;
 mod cleanup;
 mod compiler;
+mod deaths;
 mod debugger;
 mod demo;
 mod doctor;

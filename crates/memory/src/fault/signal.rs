@@ -211,7 +211,10 @@ fn has_handler(action: &libc::sigaction) -> bool {
 }
 
 /// A function that may say something before the process dies of `signal`, in signal context.
-type LastWords = fn(signal: i32, address: usize, program_counter: Option<usize>);
+type LastWords = fn(signal: i32, address: Option<usize>, program_counter: Option<usize>);
+
+/// `si_code` of a fault whose address the processor does not tell (`SI_KERNEL`).
+const FROM_KERNEL: i32 = 0x80;
 
 static LAST_WORDS: AtomicPtr<()> = AtomicPtr::new(ptr::null_mut());
 
@@ -245,7 +248,7 @@ fn die(number: c_int, raw: RawFault) {
     if raw.code > 0
         && let Some(speak) = last_words()
     {
-        speak(number, raw.address, raw.program_counter);
+        speak(number, (raw.code != FROM_KERNEL).then_some(raw.address), raw.program_counter);
     }
     let _ = exchange_action(number, Some(&DEFAULT_ACTION));
     if raw.code <= 0 {

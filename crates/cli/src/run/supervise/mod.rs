@@ -7,7 +7,7 @@
 mod hosts;
 mod nodes;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, OwnedFd};
@@ -34,6 +34,8 @@ use crate::symbols::Symboliser;
 const END_GRACE: Duration = Duration::from_millis(500);
 /// The same when the user ends the job: programs may want to save something.
 const SIGNAL_GRACE: Duration = Duration::from_secs(2);
+/// How long readers may take for what nodes had written that had to be killed.
+const OUTPUT_GRACE: Duration = Duration::from_secs(1);
 /// From the death of the nodes to that of the agents that have not told it.
 const AGENT_GRACE: Duration = Duration::from_secs(2);
 /// A second signal within this time is the same wish once more (a group's and a process's signal, say).
@@ -192,6 +194,8 @@ pub struct Supervisor {
     labeller: Labeller,
     /// Streams that are not watched because their sink's queue is full.
     paused: [bool; 2],
+    /// What nodes that were killed have written is passed on so long at most.
+    output_until: Option<Instant>,
     ending: Option<Ending>,
     /// A status that stands before those of the nodes.
     forced_status: Option<u8>,
@@ -202,6 +206,10 @@ pub struct Supervisor {
     waits: WaitWatch,
     races: RaceLog,
     symbols: Symboliser,
+    /// A node that the kernel probably killed for want of memory, and what tells so.
+    out_of_memory: Option<(usize, String)>,
+    /// Nodes whose own last words have said why they die.
+    explained: BTreeSet<usize>,
     looks: Looks,
     progress: Option<Progress>,
     pings: u64,
@@ -222,7 +230,7 @@ impl Supervisor {
         watched: Watched,
     ) -> Result<(Supervisor, OwnedFd), Stop> {
         let Elsewhere { hosts, traces } = elsewhere;
-        let outputs: Vec<_> = job.nodes.iter_mut().map(|node| node.output.take()).collect();
+        let outputs: Vec<_> = job.nodes.iter_mut().map(|node| std::mem::take(&mut node.output)).collect();
         let total = outputs.len() + hosts.iter().map(|host| host.nodes).sum::<usize>();
         let mut supervisor = Supervisor {
             front,
@@ -234,6 +242,7 @@ impl Supervisor {
             nodes: Vec::with_capacity(total),
             labeller: Labeller::default(),
             paused: [false; 2],
+            output_until: None,
             ending: None,
             forced_status: None,
             end_later: None,
@@ -242,6 +251,8 @@ impl Supervisor {
             waits: WaitWatch::new(total),
             races: RaceLog::default(),
             symbols: Symboliser::default(),
+            out_of_memory: None,
+            explained: BTreeSet::new(),
             looks: Looks::new(watched.dead_after),
             progress: watched.progress.then(|| Progress::on_terminal(total)).flatten(),
             pings: 0,
@@ -251,11 +262,10 @@ impl Supervisor {
             finish_by: None,
         };
         for (place, output) in outputs.into_iter().enumerate() {
-            if let Some(output) = output {
-                supervisor.listen(&output[0], Source::Output(Sink::Out, first + place))?;
-                supervisor.listen(&output[1], Source::Output(Sink::Error, first + place))?;
-                supervisor.labeller.add(first + place, output);
+            for pipe in &output {
+                supervisor.listen(&pipe.fd, Source::Output(pipe.sink, first + place))?;
             }
+            supervisor.labeller.add(first + place, output, watched.label);
         }
         supervisor.number_nodes(first);
         supervisor.listen_to_hosts()?;
@@ -281,12 +291,19 @@ impl Supervisor {
         let wall = start.elapsed();
         self.progress = None;
         self.dismiss_hosts()?;
-        // What nodes left running may hold the pipes of labelled output open.
+        // What nodes left running may hold the pipes of their output open.
         guardian::kill_descendants();
-        while self.labeller.is_busy() && !self.ending.as_ref().is_some_and(|ending| ending.killed) {
+        self.labeller.catch_up();
+        while self.labeller.is_busy() {
+            if self.ending.as_ref().is_some_and(|ending| ending.killed) {
+                // A reader that has stopped reading keeps nobody who wants the job to end.
+                let now = Instant::now();
+                if now >= *self.output_until.get_or_insert(now + OUTPUT_GRACE) {
+                    break;
+                }
+            }
             self.turn()?;
         }
-        self.labeller.write();
         self.report_end();
         if self.watched.races && self.joined > 0 {
             say(&self.races.summary());
@@ -318,7 +335,7 @@ impl Supervisor {
                 }
                 Source::Agent(host) => self.read_agent(host)?,
                 Source::AgentErrors(host) => self.hosts[host].read_errors(),
-                Source::Output(sink, node) => self.labeller.read(sink, node),
+                Source::Output(sink, node) => drop(self.labeller.read(sink, node)),
             }
         }
         self.labeller.write();
@@ -340,6 +357,8 @@ impl Supervisor {
                 self.local.next_look(),
                 self.next_look_after_hosts(),
                 self.progress.as_ref().map(Progress::next),
+                self.labeller.due(),
+                self.output_until,
             ])
             .flatten()
             .min();

@@ -9,6 +9,7 @@ use hiroba_wire::control::{ToLauncher, ToNode};
 
 use super::{END_GRACE, Ending, Phase, Supervisor};
 use crate::failure::{STATUS_HIROBA, say, say_with_details};
+use crate::run::deaths;
 use crate::run::liveness::in_words;
 use crate::run::local::Happening;
 use crate::run::output::Sink;
@@ -44,6 +45,7 @@ impl Supervisor {
                 NodeEvent::Garbled { bytes } => self.handle_garbled(number, bytes),
                 NodeEvent::JoinedProcessEnded { pid } => self.joined_process_ended(number, pid),
                 NodeEvent::Silent { stopped, evidence } => self.handle_silence(number, stopped, &evidence),
+                NodeEvent::OutOfMemory { sentence } => self.out_of_memory = Some((number, sentence)),
                 NodeEvent::Exited { status } => ended.extend(self.note_end(number, End::Exited(status))),
                 NodeEvent::Killed { signal } => ended.extend(self.note_end(number, End::Killed(signal))),
                 NodeEvent::Output { to_error, bytes } => {
@@ -51,6 +53,9 @@ impl Supervisor {
                 }
                 NodeEvent::OutputEnded { to_error } => self.labeller.end(Sink::of(to_error), number),
             }
+        }
+        if !ended.is_empty() {
+            self.labeller.catch_up();
         }
         for number in ended {
             self.judge(number);
@@ -88,7 +93,15 @@ impl Supervisor {
         if self.ending.is_some() {
             return;
         }
-        let told = format!("{} {}", self.name_node(number), end.describe());
+        let mut told = format!("{} {}", self.name_node(number), end.describe());
+        if let Some((_, sentence)) = self.out_of_memory.take_if(|(node, _)| *node == number) {
+            told = format!("{told}, {sentence}");
+        } else if node.phase == Phase::Joined
+            && end.is_of_the_programs_making()
+            && !self.explained.contains(&number)
+        {
+            told = format!("{told}; {}", deaths::look_closer(number));
+        }
         let others = self.alive > 0;
         let ending = if others { "; ending the job" } else { "" };
         match (node.phase, end) {
@@ -122,6 +135,7 @@ impl Supervisor {
         if self.ending.is_some() {
             return;
         }
+        self.labeller.catch_up();
         say(why);
         self.end_quietly(forced_status);
     }
@@ -210,6 +224,11 @@ impl Supervisor {
                 if self.remarks <= REMARKS_MAX {
                     say(&format!("node {number}: {sentence}"));
                 }
+            }
+            ToLauncher::BadAccess(access) => {
+                self.labeller.catch_up();
+                say(&deaths::bad_access(number, &access, &self.symbols));
+                self.explained.insert(number);
             }
             ToLauncher::Fatal { sentence } => {
                 self.end_job(&format!("node {number}: {sentence}"), Some(STATUS_HIROBA));
