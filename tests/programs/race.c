@@ -1,5 +1,5 @@
 /*
- * Proves: --races reports bytes that two nodes write without synchronisation, and nothing else. The
+ * Proves: --races reports bytes that two nodes write, or one writes and one reads, without synchronisation, and nothing else. The
  * first argument chooses; the lines that the report must name are marked.
  */
 #include <stdint.h>
@@ -27,6 +27,17 @@ static void race(void)
     if (hiroba_node() < 2)
         write_word((uint32_t)hiroba_node() + 100);
     hiroba_barrier(); /* HERE: end */
+}
+
+/* One writes what the other reads, between the same two barriers. */
+static void read_unordered(void)
+{
+    if (hiroba_node() == 0)
+        write_word(1);
+    volatile uint8_t *byte = (volatile uint8_t *)&board->word;
+    if (hiroba_node() == 1)
+        (void)*byte; /* HERE: load */
+    hiroba_barrier();
 }
 
 /* A lock is held, but not the same one. */
@@ -65,12 +76,14 @@ int main(int argc, char **argv)
     board = shared(sizeof *board);
     if (strcmp(how, "race") == 0)
         race();
+    else if (strcmp(how, "read") == 0)
+        read_unordered();
     else if (strcmp(how, "two-locks") == 0)
         two_locks();
     else if (strcmp(how, "in-order") == 0)
         in_order();
     else
-        CHECK(0, "expected race, two-locks or in-order");
+        CHECK(0, "expected race, read, two-locks or in-order");
     hiroba_finalize();
     return 0;
 }

@@ -15,7 +15,7 @@ use hiroba_trace::{Header, TraceWriter};
 use hiroba_wire::Limits;
 use hiroba_wire::agent::{FromAgent, NodeEvent, ToAgent};
 use hiroba_wire::control::{
-    CodeSite, RaceReport, RaceWriter, ThreadWait, ToLauncher, ToNode, WaitReport, encode,
+    CodeSite, RaceReport, RaceSide, ThreadWait, ToLauncher, ToNode, WaitReport, encode,
 };
 
 /// Longer examples teach a fuzzer nothing more.
@@ -124,12 +124,12 @@ fn diffs() -> Vec<Vec<u8>> {
 fn controls() -> Vec<Vec<u8>> {
     let site = || Some(CodeSite { module: "a.out".to_owned(), offset: 0x1234 });
     let wait = ThreadWait { thread: 1, call: "hiroba_lock(3)".to_owned(), lock: Some(3), site: site() };
-    let writer = |node| RaceWriter { node: NodeId(node), first_store: site(), interval_end: None };
+    let side = |node| RaceSide { node: NodeId(node), has_read: false, site: site(), interval_end: None };
     let race = RaceReport {
         address: PageId(5).0 * 4096,
         bytes: 8,
         allocation: "hiroba_alloc".to_owned(),
-        writers: [writer(0), writer(1)],
+        sides: [side(0), side(1)],
     };
     let report = WaitReport {
         generation: 2,

@@ -27,6 +27,7 @@ mod instructions;
 mod mapping;
 mod one_sided;
 mod options;
+mod races;
 mod recording;
 
 pub use self::choosing::Choice;
@@ -37,6 +38,8 @@ use self::one_sided::{Board, Meddling};
 pub use self::one_sided::{aurc, hlrc};
 use self::options::protocol_of;
 pub use self::options::{NetworkChoice, Options};
+use self::races::RaceWatch;
+pub use self::races::{FoundRace, RaceBug};
 use self::recording::Recorder;
 
 /// Why a run did not end well. All but a misuse and a fatal mismatch are faults of the engine.
@@ -168,6 +171,8 @@ struct Node<E> {
     mappings: Mappings,
     /// Its engine has been told of a lull.
     in_lull: bool,
+    /// Where data races are looked for.
+    races: Option<RaceWatch>,
 }
 
 impl<E> Node<E> {
@@ -269,6 +274,7 @@ impl<E: Engine> Cluster<E> {
                     board: Board::default(),
                     mappings: Mappings::default(),
                     in_lull: false,
+                    races: options.races.map(RaceWatch::new),
                 }
             })
             .collect();
@@ -562,6 +568,10 @@ impl<E: Engine> Cluster<E> {
             }
             _ => {}
         }
+        if self.hear_touched(from, to, message) {
+            return Ok(());
+        }
+        let node = &mut self.nodes[to.index()];
         let collectives = node.collectives;
         node.engine.handle_message(from, message).map_err(|error| refused(error.to_string()))?;
         node.received = message.content().to_vec();

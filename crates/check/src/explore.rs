@@ -14,9 +14,10 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex};
 
 use hiroba_base::{Access, NodeId, PageId};
+use hiroba_protocol::hlrc::Hlrc;
 use hiroba_protocol::{Consistency, Protocol, WriteTracking};
 
-use crate::cluster::{Choice, Cluster, Failure, NetworkChoice, Options};
+use crate::cluster::{Choice, Cluster, Failure, FoundRace, NetworkChoice, Options, RaceBug};
 use crate::engines::{Promise, engine_of, promise_of};
 use crate::mutant::{Faithful, Mutation};
 use crate::narration::{Narration, describe_choice};
@@ -42,7 +43,15 @@ pub struct Exploration {
     pub tracking: WriteTracking,
     /// A planted bug. What it remembers is no part of a situation, so not every situation is found with it.
     pub plant: Plant,
+    /// Data races are looked for.
+    races: Option<LookedFor>,
     outcomes: Mutex<BTreeSet<Vec<u64>>>,
+}
+
+/// What a look for data races must come to.
+struct LookedFor {
+    found: Vec<FoundRace>,
+    bug: RaceBug,
 }
 
 /// The last of the choices that lead to a situation.
@@ -107,7 +116,14 @@ impl Exploration {
     /// The scenario on engines without a bug.
     pub fn new(scenario: Scenario, protocol: Protocol, tracking: WriteTracking) -> Exploration {
         let plant: Plant = Arc::new(|| Box::new(Faithful));
-        Exploration { scenario, protocol, tracking, plant, outcomes: Mutex::default() }
+        Exploration { scenario, protocol, tracking, plant, races: None, outcomes: Mutex::default() }
+    }
+
+    /// The same under home-based lazy release consistency that looks for data races, with a bug of its host's perhaps. At each end the
+    /// homes must have found just these.
+    pub fn looking_for_races(scenario: Scenario, found: Vec<FoundRace>, bug: RaceBug) -> Exploration {
+        let exploration = Exploration::new(scenario, Protocol::Hlrc, WriteTracking::Fault);
+        Exploration { races: Some(LookedFor { found, bug }), ..exploration }
     }
 
     /// The same with a planted bug.
@@ -172,7 +188,11 @@ impl Exploration {
         let network = NetworkChoice::Chosen;
         let options =
             Options { network, mutation, steps_max: STEPS_MAX, ..Options::seeded(0, self.tracking) };
-        let engine = |me, limits, tracking| engine_of(self.protocol, me, limits, tracking);
+        let options = Options { races: self.races.as_ref().map(|looked_for| looked_for.bug), ..options };
+        let engine = |me, limits, tracking| match &self.races {
+            Some(_) => Hlrc::looking_for_races(me, limits),
+            None => engine_of(self.protocol, me, limits, tracking),
+        };
         let mut cluster = Cluster::new(self.program(), engine, options);
         cluster.run_privately().expect("a scenario has no loops without end");
         cluster
@@ -243,6 +263,11 @@ impl Exploration {
             .map(|(thread, register)| cluster.register(*thread, *register))
             .collect();
         self.outcomes.lock().expect("nobody panics with it").insert(observed);
+        if let Some(LookedFor { found, .. }) = &self.races
+            && cluster.races() != *found
+        {
+            return Some(format!("expected to find the races {found:?}, got {:?}", cluster.races()));
+        }
         promise_of(self.protocol).convicts(&cluster.execution())
     }
 

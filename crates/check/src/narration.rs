@@ -197,6 +197,7 @@ pub fn describe_effect(effect: &Effect) -> Option<String> {
         Effect::Unwatch { pages } => format!("{} is not watched any more", range_of(pages)),
         Effect::CollectWritten => "what was written?".to_owned(),
         Effect::FindUnwritten { .. } => "what of it was not written?".to_owned(),
+        Effect::IntervalEnded { seq, .. } => format!("interval {seq} has ended"),
         Effect::DropTwin { page } => format!("twin of {page} dropped"),
         Effect::Twin { page, .. } => format!("twin of {page}"),
         Effect::Diff { page, keep_twin } => {

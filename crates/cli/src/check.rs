@@ -16,6 +16,9 @@ use crate::failure::Failure;
 
 /// The run breaks a promise.
 const STATUS_BROKEN: u8 = 1;
+/// A program's own loads and stores are in no trace, unless it makes them through `hiroba_traced_load` and `hiroba_traced_store`.
+const PROGRAM_NOT_LOOKED_AT: &str = "whether the program synchronises as it must, since its loads and stores were not traced; \
+    hiroba run --races looks for data races between nodes";
 /// Explanations that are printed; the rest is counted.
 const PRINTED_MAX: usize = 3;
 
@@ -45,6 +48,8 @@ struct Verdict {
     violations: usize,
     explanations: Vec<String>,
     races: Vec<String>,
+    /// What the verdict does not speak of.
+    not_looked_at: Option<String>,
     /// A contradiction that keeps accesses from being judged.
     not_judged: Option<String>,
 }
@@ -92,6 +97,8 @@ fn judge(traced: &TracedRun) -> Verdict {
     verdict.accesses = execution.accesses();
     if verdict.accesses > 0 {
         judge_accesses(&execution, &job.protocol, &mut verdict);
+    } else {
+        verdict.not_looked_at = Some(PROGRAM_NOT_LOOKED_AT.to_owned());
     }
     verdict
 }
@@ -155,6 +162,12 @@ fn grouped(number: usize) -> String {
     text
 }
 
+/// How many there are, as far as they are counted.
+fn count_races(verdict: &Verdict) -> String {
+    let more = if verdict.races.len() < axioms::RACES_MAX { "" } else { " or more" };
+    format!("{}{more}", verdict.races.len())
+}
+
 fn describe(verdict: &Verdict) -> String {
     let mut lines = vec![format!(
         "{}: {} over {}, {} nodes; {} records judged in {:.1} s",
@@ -184,7 +197,7 @@ fn describe(verdict: &Verdict) -> String {
         verdict.axioms.len()
     ));
     lines.push(match verdict.accesses {
-        0 => "  accesses  none recorded".to_owned(),
+        0 => "  accesses  none recorded, so data races were not looked for".to_owned(),
         accesses => format!(
             "  accesses  {} of {} threads, {} loads judged byte by byte",
             grouped(accesses),
@@ -194,7 +207,7 @@ fn describe(verdict: &Verdict) -> String {
     });
     let indented = |text: &str| text.replace('\n', "\n    ");
     if let Some(race) = verdict.races.first() {
-        let count = verdict.races.len();
+        let count = count_races(verdict);
         lines.push(format!(
             "\ndata races: {count}, the program's own; what such bytes hold is not judged. The first:"
         ));
@@ -215,7 +228,18 @@ fn describe(verdict: &Verdict) -> String {
         lines.extend(verdict.cut_off.iter().map(|why| format!("  {why}")));
     }
     if verdict.violations == 0 {
-        lines.push("\nno violation found".to_owned());
+        lines.push(match (verdict.accesses, verdict.races.len()) {
+            (0, _) => "\nno violation found: pages were as new as synchronisation demands".to_owned(),
+            (_, 0) => "\nno violation found, and no data race among the accesses that were traced".to_owned(),
+            (_, 1) => "\nno violation found beside the data race, which is the program's own".to_owned(),
+            (_, _) => {
+                let races = count_races(verdict);
+                format!("\nno violation found beside the {races} data races, which are the program's own")
+            }
+        });
+    }
+    if let Some(what) = &verdict.not_looked_at {
+        lines.push(format!("not judged: {what}"));
     }
     lines.join("\n") + "\n"
 }

@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 use hiroba_base::{Access, NodeId, PageId, PageRange, PageSet, PageSize, VersionVector};
 use hiroba_fabric::Content;
 use hiroba_memory::{FaultSource, SharedMemory, Twins};
+use hiroba_protocol::races::Interval;
 use hiroba_protocol::{Done, Effect, Engine, NewContent, PageToSend, ReadOutcome, diff};
 use hiroba_trace::Event;
 use hiroba_wire::{Ahead, AtomicOperation, AtomicOutcome, Message, PageCopy};
@@ -147,7 +148,6 @@ impl Runtime {
             self.carry_out(core, effect, received);
         }
         core.twins.forget_received();
-        self.tell_written(core);
         if let Some(wait) = core.next_hold_ends_in() {
             self.service().look_up_after(wait);
         }
@@ -244,11 +244,13 @@ impl Runtime {
                 core.engine.handle_done(Done::Announced { pages });
             }
             Effect::Patch { page, offset, value } => {
+                self.note_overwritten(core, page, std::iter::once(offset..offset + 8));
                 let bytes = value.to_ne_bytes();
                 self.or_fatal(self.memory.write(page, offset as usize, &bytes));
                 core.twins.patch(page, offset as usize, &bytes);
             }
             Effect::Atomic { page, offset, operation } => {
+                self.note_overwritten(core, page, std::iter::once(offset..offset + 8));
                 let word = self.or_fatal(self.memory.atomic_u64(page, offset as usize));
                 let outcome = operate(word, operation);
                 core.twins.patch(page, offset as usize, &outcome.current.to_ne_bytes());
@@ -257,6 +259,9 @@ impl Runtime {
             Effect::Hold { page } => core.holds.push_back((Instant::now() + self.hold(), page)),
             Effect::CountMove { .. } => _ = tallies.home_migrations.fetch_add(1, Relaxed),
             Effect::Wake { waiter, outcome } => self.threads.get(waiter).answer(Answer::Engine(outcome)),
+            Effect::IntervalEnded { seq, timestamp, epoch } => {
+                self.tell_touched(core, Interval { node: self.me, seq, timestamp, epoch });
+            }
             Effect::Tell(fact) => self.trace_told(fact),
             Effect::Fatal { sentence } => self.fatal(&sentence),
         }
@@ -299,7 +304,22 @@ impl Runtime {
         PageRange { first: page, count: u64::from(page_bytes / self.limits.granule_bytes) }
     }
 
+    /// While data races are looked for: these bytes are about to be changed in frame and twin alike.
+    fn note_overwritten(
+        &self,
+        core: &mut Core,
+        page: PageId,
+        changed: impl IntoIterator<Item = std::ops::Range<u32>>,
+    ) {
+        if let (Some(races), Some(twin)) = (&mut core.races, core.twins.get(page)) {
+            races.note_overwritten(&self.memory, page, twin, changed);
+        }
+    }
+
     fn apply(&self, core: &mut Core, page: PageId, runs: &[u8]) {
+        if core.races.is_some() {
+            self.note_overwritten(core, page, diff::ranges(runs));
+        }
         let mut written = Ok(());
         let whole = diff::apply(runs, PageSize::MIB_2.bytes(), |offset, bytes| {
             if written.is_ok() {
@@ -333,8 +353,8 @@ impl Runtime {
             self.memory.read(page, 0, content);
             diff::encode_lines(content, twin, &core.changed_lines, &mut runs);
         }
-        if let (Some(races), Some(home)) = (&mut core.races, core.engine.home_of(page)) {
-            races.note_diff(home, self.span(page, page_bytes as u32), &runs);
+        if let Some(races) = &mut core.races {
+            races.note_diff(page, &runs);
         }
         if !keep_twin {
             core.twins.remove(page);
@@ -426,6 +446,9 @@ impl Runtime {
         }
         let mut news = Vec::new();
         diff::encode(content, twin, &mut news);
+        if let Some(races) = &mut core.races {
+            races.note_overwritten(&self.memory, page, twin, diff::ranges(&news));
+        }
         let whole = diff::apply(&news, page_bytes, |offset, bytes| {
             self.or_fatal(self.memory.write(page, offset, bytes));
             core.twins.patch(page, offset, bytes);

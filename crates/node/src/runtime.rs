@@ -355,6 +355,7 @@ impl Runtime {
 
     /// After the last collective: accounts, and waits until nobody needs this node.
     pub(crate) fn closed_out(&self) {
+        self.settle_races();
         self.left.store(true, Ordering::Relaxed);
         if let Some(control) = &self.control {
             let statistics_json = serde_json::to_string(&self.statistics()).unwrap_or_default();
@@ -362,6 +363,7 @@ impl Runtime {
             while !self.closed.load(Ordering::Acquire) {
                 self.service.wait_until_closed(&self.closed);
             }
+            self.tell_looked();
         }
         self.end_trace();
         // Nobody serves faults any more: a late touch must end the program, not hang it.

@@ -362,6 +362,7 @@ impl Runtime {
                 let is_traced = self.trace_event_fault(thread, fault.page, wanted);
                 let (granule, since) = (fault.page, Instant::now());
                 core.note_event_fault(EventFault { granule, thread, class, since, is_traced });
+                core.note_touch(&self.memory, fault);
                 core.engine.handle_fault(fault.page, wanted, None);
                 self.carry_out_all(core);
             }
@@ -395,9 +396,11 @@ impl Runtime {
             Message::Free { address } => self.tell(|core| core.freed_early.push((from, address))),
             Message::SizeRequest { ticket, address } => self.tell_size(from, ticket, address),
             Message::SizeReply { ticket, bytes } => self.hear_size(ticket, bytes),
-            Message::WrittenPages { seq, timestamp, epoch, interval_end, pages } => self.tell(|core| {
-                self.hold_against(core, from, seq, &timestamp, epoch, interval_end, pages);
+            Message::TouchedPages { seq, timestamp, epoch, interval_end, pages } => self.tell(|core| {
+                self.hear_touched(core, (from, seq), (timestamp, epoch), interval_end, pages);
             }),
+            Message::TouchedAll => self.send_to(from, &[&Message::TouchedHeard.encode()]),
+            Message::TouchedHeard => self.tell(|core| Runtime::note_heard(core, from)),
             Message::ProgramData { identity, offset, bytes } => self.image.keep(identity, offset, bytes),
             Message::Alive => drop(self.peers.signs_received.fetch_add(1, Ordering::Relaxed)),
             message => self.tell(|core| {

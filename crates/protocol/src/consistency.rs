@@ -202,7 +202,8 @@ impl Consistency {
         self
     }
 
-    /// Has every acquire end the interval, for a protocol that looks for data races.
+    /// Has every acquire end the interval, each interval have a number, and its end made known ([`Effect::IntervalEnded`]): for a protocol
+    /// that looks for data races.
     pub fn ending_intervals_at_acquires(mut self) -> Consistency {
         self.site.acquires_end_intervals = true;
         self
@@ -292,10 +293,16 @@ impl Consistency {
 
     fn finish_release(&mut self) {
         let OpenRelease { seq, noticed, then, .. } = self.site.release.take().expect("a release is open");
-        if !noticed.is_empty() {
+        let makes_known = self.site.acquires_end_intervals;
+        if makes_known || !noticed.is_empty() {
             self.site.tell(|| Some(Fact::Closed { seq, pages: noticed.clone() }));
             self.site.timestamp.advance(self.site.me, seq);
             self.site.log.record(self.site.me, seq, &noticed);
+        }
+        if makes_known {
+            // As it is now: with the effects that follow this node may leave a collective, and have seen what is concurrent.
+            let (timestamp, epoch) = (self.site.timestamp.clone(), self.site.collectives_done);
+            self.site.out.push(Effect::IntervalEnded { seq, timestamp, epoch });
         }
         self.after_release(then);
     }
@@ -833,6 +840,10 @@ impl Engine for Consistency {
 
     fn home_of(&self, page: PageId) -> Option<NodeId> {
         self.site.homes.home_of(page)
+    }
+
+    fn page_of(&self, granule: PageId) -> Option<PageId> {
+        self.site.homes.locate(granule).map(|located| located.page)
     }
 
     fn notes_stores(&self, page: PageId) -> bool {

@@ -290,6 +290,16 @@ pub enum Effect {
         /// What it waited for.
         outcome: Outcome,
     },
+    /// An interval has ended, and everything that it changed has been compared ([`Effect::Diff`]). Only where the engine was asked to make
+    /// every interval known ([`Consistency::ending_intervals_at_acquires`](crate::Consistency::ending_intervals_at_acquires)).
+    IntervalEnded {
+        /// Its number.
+        seq: IntervalSeq,
+        /// What this node had seen then, that interval included.
+        timestamp: VectorTimestamp,
+        /// How many collectives it had completed.
+        epoch: u64,
+    },
     /// Nothing need be done: this is so from now on. Only where the engine was asked to tell.
     Tell(Fact),
     /// The job cannot go on; the sentence is for the user.
@@ -421,6 +431,9 @@ pub trait Engine: Send {
 
     /// The home of a page; `None` when it is not allocated.
     fn home_of(&self, page: PageId) -> Option<NodeId>;
+
+    /// The page that holds a granule; `None` when it is not allocated.
+    fn page_of(&self, granule: PageId) -> Option<PageId>;
 
     /// Whether stores to an allocated page run free and are noted, so that a copy of it gets its twin as it comes.
     fn notes_stores(&self, page: PageId) -> bool;

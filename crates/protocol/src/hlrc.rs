@@ -116,6 +116,8 @@ pub(crate) const FLUSH_BATCH_BYTES: usize = 48 << 10;
 pub struct Hlrc {
     /// Data races are looked for: see [`Hlrc::looking_for_races`].
     looks_for_races: bool,
+    /// While data races are looked for: pages to which the program was given access in the open interval.
+    given: PageSet,
     /// Whose frames this node reads itself, and who reads its own.
     reach: Reach,
     pages: FxHashMap<PageId, Page>,
@@ -245,8 +247,9 @@ impl Hlrc {
         Consistency::new(me, limits, tracking, Box::new(Hlrc::new()))
     }
 
-    /// The engine of a node that makes every write of every interval show as a diff, so that the host can hold concurrent ones against each
-    /// other (see [`crate::races`]): home pages have twins too, none is exclusive, and acquires end the interval. Slower by far.
+    /// The engine of a node that makes every write of every interval show as a diff, and the first load from each page as a fault, so that the
+    /// host can hold concurrent ones against each other (see [`crate::races`]): home pages have twins too, none is exclusive, acquires end
+    /// the interval, which takes all access away, and pages that nobody has touched yet have none. Slower by far.
     pub fn looking_for_races(me: NodeId, limits: Limits) -> Consistency {
         let protocol = Box::new(Hlrc { looks_for_races: true, ..Hlrc::new() });
         // The first store of an interval must fault.
@@ -258,6 +261,9 @@ impl Hlrc {
         page.access = access;
         if std::mem::take(&mut page.watched) {
             self.watch.pages.remove(&page_id);
+        }
+        if self.looks_for_races && access > Access::None {
+            self.given.insert(page_id);
         }
         let pages = site.locate(page_id).span();
         site.out.push(Effect::Protect { pages, access });
@@ -283,7 +289,23 @@ impl Hlrc {
                 self.watch.pages.remove(&page_id);
             }
         }
+        if self.looks_for_races && access > Access::None {
+            self.given.extend(pages);
+        }
         site.protect_all(pages, access);
+    }
+
+    /// While data races are looked for: what the program had access to in the interval that is being closed, and has not any more. The first
+    /// touch of each page in the next one faults.
+    fn take_given(&mut self) -> PageSet {
+        let mut taken = PageSet::new();
+        for page_id in std::mem::take(&mut self.given).iter() {
+            let page = self.pages.entry(page_id).or_default();
+            if std::mem::take(&mut page.access) > Access::None {
+                taken.insert(page_id);
+            }
+        }
+        taken
     }
 }
 
@@ -471,6 +493,11 @@ impl Hlrc {
         runs: &[u8],
     ) {
         if !runs.is_empty() {
+            if self.looks_for_races && self.pages.get(&page_id).is_some_and(|page| page.access > Access::None)
+            {
+                // What the program has stored there is looked at before it is overwritten: nothing may be stored in between.
+                self.protect(site, page_id, Access::None);
+            }
             site.out.push(Effect::Apply { page: page_id, runs: runs.to_vec() });
         }
         site.tell(|| Some(Fact::Applied { page: page_id, writer, seq, bytes: runs.len() as u32 }));
@@ -530,7 +557,11 @@ impl Hlrc {
             }
         }
         // Stores must fault, or be noted, again before the page is compared, or a sibling's store could miss both diffs.
-        site.protect_all(&lowered, Access::Read);
+        if self.looks_for_races {
+            site.protect_all(&self.take_given(), Access::None);
+        } else {
+            site.protect_all(&lowered, Access::Read);
+        }
         copies.extend(self.send_to_rest(site, &written).iter());
         copies.extend(resting.iter());
         site.await_answers(copies.len());

@@ -257,8 +257,10 @@ pub enum ToLauncher {
     },
     /// All threads of the node wait for others, and have done so for a while. Sent again each second while it lasts.
     Waiting(WaitReport),
-    /// Two nodes have written the same bytes without synchronisation.
+    /// Two nodes have touched the same bytes without synchronisation, one of them at least by writing.
     Race(RaceReport),
+    /// The last word of a node, where data races are looked for: what it has looked at.
+    LookedForRaces(RaceAccount),
     /// A sentence for the user; the node goes on.
     Remark {
         /// What the user should know.
@@ -348,28 +350,41 @@ pub struct ThreadWait {
     pub site: Option<CodeSite>,
 }
 
-/// Writes of two nodes to the same bytes in intervals of which neither happened before the other.
+/// Two nodes wrote the same bytes, or one wrote what the other read, in intervals of which neither happened before the other.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RaceReport {
     /// The first of the bytes.
     pub address: u64,
-    /// How many bytes in a row both wrote.
+    /// How many bytes in a row both touched.
     pub bytes: u64,
     /// The allocation that holds them, in words.
     pub allocation: String,
-    /// The writers.
-    pub writers: [RaceWriter; 2],
+    /// Who.
+    pub sides: [RaceSide; 2],
 }
 
-/// One of the writers.
+/// One of the two nodes.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct RaceWriter {
+pub struct RaceSide {
     /// The node.
     pub node: NodeId,
-    /// The first store of the interval to the page that holds the bytes, where the processor said.
-    pub first_store: Option<CodeSite>,
+    /// It has read the bytes, not written them.
+    pub has_read: bool,
+    /// Where it has read them; else the first store of the interval to the page that holds them. Where the processor said.
+    pub site: Option<CodeSite>,
     /// The call that ended the interval.
     pub interval_end: Option<CodeSite>,
+}
+
+/// What a node has looked at for data races, of the pages that are homed there.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RaceAccount {
+    /// How often an interval of some node changed a page.
+    pub writes: u64,
+    /// How many loads it was told of, one byte of each.
+    pub loads: u64,
+    /// How many of both were forgotten, or came too late, before they had been held against all that they may race with.
+    pub forgotten: u64,
 }
 
 /// Encodes a control message.

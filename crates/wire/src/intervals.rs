@@ -50,13 +50,15 @@ pub struct IntervalDiff<'a> {
     pub runs: &'a [u8],
 }
 
-/// Which bytes of a page an interval changed.
+/// What an interval did to a page, as far as its node saw it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct WrittenPage {
+pub struct TouchedPage {
     /// The page.
     pub page: PageId,
-    /// The changed bytes, ascending and disjoint.
-    pub ranges: Vec<core::ops::Range<u32>>,
+    /// The bytes that it changed, ascending and disjoint.
+    pub written: Vec<core::ops::Range<u32>>,
     /// The interval's first store to the page.
     pub first_store: Option<CodeSite>,
+    /// Loads from the page that faulted: a byte of each, and where the program made it.
+    pub loads: Vec<(u32, Option<CodeSite>)>,
 }

@@ -17,7 +17,7 @@ mod secret;
 
 pub use collective::{Collective, Placement, ProtocolNumber};
 pub use error::WireError;
-pub use intervals::{IntervalDiff, IntervalNotice, Knowledge, PageDiff, WrittenPage};
+pub use intervals::{IntervalDiff, IntervalNotice, Knowledge, PageDiff, TouchedPage};
 pub use limits::Limits;
 pub use message::{AtomicOperation, AtomicOutcome, Message, Ticket};
 pub use moves::{HomeMoves, MOVES_PER_HOME_MAX, PageHandedOver, PagesHeld};

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 use crate::WireError;
 use crate::collective::Collective;
 use crate::control::CodeSite;
-use crate::intervals::{IntervalDiff, Knowledge, PageDiff, WrittenPage};
+use crate::intervals::{IntervalDiff, Knowledge, PageDiff, TouchedPage};
 use crate::limits::Limits;
 use crate::moves::{HomeMoves, PageHandedOver, PagesHeld};
 use crate::pages::{Ahead, PageCopy, PagesWanted};
@@ -225,8 +225,8 @@ pub enum Message<'a> {
         /// When the run is traced: how many operations the word had seen.
         turn: u64,
     },
-    /// To a home, while data races are looked for: what an interval of the sender changed there.
-    WrittenPages {
+    /// To a home, while data races are looked for: what an interval of the sender did to pages there.
+    TouchedPages {
         /// The interval.
         seq: IntervalSeq,
         /// What the sender had seen at its end.
@@ -236,7 +236,7 @@ pub enum Message<'a> {
         /// The call that ended the interval.
         interval_end: Option<CodeSite>,
         /// The pages.
-        pages: Vec<WrittenPage>,
+        pages: Vec<TouchedPage>,
     },
     /// What the sender has written and seen: it precedes `Free`, so that whoever gets the block next builds on it.
     Publish {
@@ -455,11 +455,15 @@ pub enum Message<'a> {
     },
     /// Nothing but a sign of life, to a node of another host: a network that is cut is noticed though nobody needs it.
     Alive,
+    /// While data races are looked for, and the sender has left the job: it has told all of its intervals that it has to tell.
+    TouchedAll,
+    /// The answer: all that was told before has been held against what else was told, and the launcher knows what came of it.
+    TouchedHeard,
 }
 
 impl Message<'_> {
     /// The names of all kinds of messages. The first byte of an encoded message is the index of its own.
-    pub const KINDS: [&'static str; 51] = [
+    pub const KINDS: [&'static str; 53] = [
         "PageRequest",
         "PagesRequest",
         "PagesReply",
@@ -481,7 +485,7 @@ impl Message<'_> {
         "Depart",
         "AtomicRequest",
         "AtomicReply",
-        "WrittenPages",
+        "TouchedPages",
         "Publish",
         "Free",
         "SizeRequest",
@@ -511,6 +515,8 @@ impl Message<'_> {
         "WordReply",
         "EarlyDiffs",
         "Alive",
+        "TouchedAll",
+        "TouchedHeard",
     ];
 }
 
@@ -611,10 +617,10 @@ impl<'a> Message<'a> {
                 limits.page(*page)?;
                 limits.version(version)
             }
-            Message::WrittenPages { seq, timestamp, pages, .. } => {
+            Message::TouchedPages { seq, timestamp, pages, .. } => {
                 limits.seq(*seq)?;
                 limits.timestamp(timestamp)?;
-                pages.iter().try_for_each(|written| limits.page(written.page))
+                pages.iter().try_for_each(|touched| limits.page(touched.page))
             }
             Message::LockGrant { knowledge, .. } | Message::Publish { knowledge, .. } => {
                 limits.knowledge(knowledge)
@@ -649,6 +655,8 @@ impl<'a> Message<'a> {
             | Message::SizeRequest { .. }
             | Message::SizeReply { .. }
             | Message::ProgramData { .. }
+            | Message::TouchedAll
+            | Message::TouchedHeard
             | Message::Alive => Ok(()),
         }
     }

@@ -114,6 +114,7 @@ fn concerns_memory(effect: &Effect) -> bool {
             | Effect::Fatal { .. }
             | Effect::Publish { .. }
             | Effect::TakeAnnouncements
+            | Effect::IntervalEnded { .. }
     )
 }
 
@@ -369,6 +370,7 @@ impl<E: Engine + fmt::Debug> Cluster<E> {
             self.holds.iter().filter(|hold| hold.0 == id).map(|hold| hold.1).collect();
         holds.sort();
         holds.hash(hasher);
+        hash_printed(&node.races, hasher);
         hasher.finish()
     }
 

@@ -1,6 +1,7 @@
 //! What engines ask for: effects carried out to the letter, and threads that they wake.
 
 use hiroba_base::{Access, LockId, NodeId, PageId, PageRange, PageSet, RngExt};
+use hiroba_protocol::races::Interval;
 use hiroba_protocol::{Done, Effect, Engine, NewContent, Outcome, PageToSend, Waiter, diff};
 use hiroba_trace::Event;
 use hiroba_wire::{AtomicOutcome, Collective, Message, PageCopy};
@@ -28,10 +29,12 @@ impl<E: Engine> Cluster<E> {
                 self.others_go_on(id)?;
             }
         }
+        self.tell_late(id);
         Ok(())
     }
 
     pub(super) fn carry_out(&mut self, id: NodeId, effect: Effect) -> Result<(), Failure> {
+        self.note_overwritten(id, &effect);
         let node = &mut self.nodes[id.index()];
         let memory = &mut node.memory;
         let wrong = |error| Failure::Memory { node: id, error };
@@ -141,6 +144,9 @@ impl<E: Engine> Cluster<E> {
             Effect::Hold { page } => self.holds.push((id, page)),
             Effect::CountMove { .. } => {}
             Effect::Wake { waiter, outcome } => self.wake(id, waiter, outcome)?,
+            Effect::IntervalEnded { seq, timestamp, epoch } => {
+                self.end_interval(id, Interval { node: id, seq, timestamp, epoch });
+            }
             Effect::Tell(_) => unreachable!("what is told is recorded at once"),
             Effect::Fatal { sentence } => return Err(Failure::Fatal { node: id, sentence }),
         }
@@ -213,13 +219,14 @@ impl<E: Engine> Cluster<E> {
         };
         self.bustle(id);
         self.choose_within(id);
+        self.note_diff(id, page, &runs);
         let node = &mut self.nodes[id.index()];
         node.memory.settle_twin(page, &runs, after).map_err(wrong)?;
         self.note_at(id, Event::Diffed { page, bytes: told.len() as u32 });
         Ok(told)
     }
 
-    fn send(&mut self, from: NodeId, to: NodeId, bytes: Vec<u8>) {
+    pub(super) fn send(&mut self, from: NodeId, to: NodeId, bytes: Vec<u8>) {
         let limits = self.limits;
         for (to, bytes) in self.mutation.sends_before(from, &bytes, &limits) {
             self.note_sent(from, to, &bytes);

@@ -122,6 +122,7 @@ impl<E: Engine> Cluster<E> {
         thread.state = if in_kernel { State::FaultingInKernel(at) } else { State::Faulting(at) };
         let wanted = if silent { Access::None } else { wanted };
         self.enter(number, Activity::Fault { page: at.granule, wanted });
+        self.note_fault(id, at, wanted);
         let engine = &mut self.nodes[id.index()].engine;
         engine.handle_fault(at.granule, wanted, (!in_kernel).then_some(waiter));
         self.pump(id)?;

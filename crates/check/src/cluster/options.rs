@@ -2,6 +2,7 @@
 
 use hiroba_protocol::{Protocol, WriteTracking};
 
+use super::races::RaceBug;
 use crate::mutant::{Faithful, Mutation};
 
 /// How a program is run.
@@ -22,6 +23,8 @@ pub struct Options {
     pub region_protocols: Vec<Option<Protocol>>,
     /// Nodes may read each other's frames, so others go on between any two effects of a node. The engines must be made to.
     pub one_sided: bool,
+    /// Hosts look for data races; the engines must be made to.
+    pub races: Option<RaceBug>,
 }
 
 /// What carries the messages.
@@ -44,7 +47,8 @@ impl Options {
         let network = NetworkChoice::Shuffled;
         let region_protocols = Vec::new();
         let (record, steps_max, one_sided) = (true, 200_000, false);
-        Options { seed, record, steps_max, mutation, network, tracking, region_protocols, one_sided }
+        let races = None;
+        Options { seed, record, steps_max, mutation, network, tracking, region_protocols, one_sided, races }
     }
 }
 

@@ -17,6 +17,7 @@ mod moves;
 mod mutants;
 mod page_axioms;
 mod page_axioms_sc;
+mod races;
 mod random_programs;
 mod regions;
 mod sc;

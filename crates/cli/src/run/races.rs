@@ -1,8 +1,8 @@
-//! Data races between nodes: each told once, with the lines of the program that it comes from.
+//! Data races between nodes: each told once, with the lines of the program that it comes from, and what was looked at for them.
 
-use std::collections::HashSet;
+use std::collections::{BTreeMap, HashSet};
 
-use hiroba_wire::control::{CodeSite, RaceReport, RaceWriter};
+use hiroba_wire::control::{CodeSite, RaceAccount, RaceReport, RaceSide};
 
 use crate::symbols::Symboliser;
 
@@ -11,7 +11,7 @@ const TOLD_MAX: usize = 20;
 /// Races that are remembered to tell new ones from old; beyond, none is counted any more.
 const REMEMBERED_MAX: usize = 1 << 16;
 
-type Sites = (Option<CodeSite>, Option<CodeSite>);
+type Sites = (bool, Option<CodeSite>, Option<CodeSite>);
 
 /// Two reports with the same key are the same race.
 #[derive(Debug, PartialEq, Eq, Hash)]
@@ -23,12 +23,12 @@ struct Key {
 
 impl Key {
     fn of(report: &RaceReport) -> Key {
-        let sites = |writer: &RaceWriter| (writer.first_store.clone(), writer.interval_end.clone());
-        let mut sites = [sites(&report.writers[0]), sites(&report.writers[1])];
+        let sites = |side: &RaceSide| (side.has_read, side.site.clone(), side.interval_end.clone());
+        let mut sites = [sites(&report.sides[0]), sites(&report.sides[1])];
         // Which of the two was seen first is chance.
-        let order = |(store, end): &Sites| {
+        let order = |(has_read, touch, end): &Sites| {
             let place = |site: &Option<CodeSite>| site.as_ref().map(|it| (it.module.clone(), it.offset));
-            (place(store), place(end))
+            (*has_read, place(touch), place(end))
         };
         sites.sort_by_key(order);
         Key { sites, allocation: report.allocation.clone(), address: report.address }
@@ -39,6 +39,8 @@ impl Key {
 #[derive(Debug, Default)]
 pub struct RaceLog {
     seen: HashSet<Key>,
+    /// What nodes have looked at, of those that have told.
+    looked: BTreeMap<usize, RaceAccount>,
 }
 
 impl RaceLog {
@@ -50,54 +52,103 @@ impl RaceLog {
         (self.seen.len() <= TOLD_MAX).then(|| describe(report, symbols))
     }
 
-    /// How many there were, as a sentence.
-    pub fn summary(&self) -> String {
+    /// Notes what a node has looked at.
+    pub fn note_looked(&mut self, node: usize, account: RaceAccount) {
+        self.looked.insert(node, account);
+    }
+
+    /// How many there were in a job of so many nodes, as a sentence, and what that rests on.
+    pub fn summary(&self, nodes: usize) -> (String, Vec<String>) {
+        if nodes == 1 {
+            let alone = "one node has no data races with others, and --races looks at no others; give it -n 2 or more";
+            return (alone.to_owned(), Vec::new());
+        }
         let found = self.seen.len();
         let told =
             if found > TOLD_MAX { format!("; the first {TOLD_MAX} are told above") } else { String::new() };
-        match found {
-            0 => "no data races between nodes found".to_owned(),
+        let head = match found {
+            0 => "no data races between nodes found in what was looked at".to_owned(),
             1 => "1 data race found".to_owned(),
             REMEMBERED_MAX.. => format!("{found} or more data races found{told}"),
             _ => format!("{found} data races found{told}"),
+        };
+        (head, self.describe_looked(nodes))
+    }
+
+    fn describe_looked(&self, nodes: usize) -> Vec<String> {
+        let sum = |of: fn(&RaceAccount) -> u64| self.looked.values().map(of).sum::<u64>();
+        let (writes, loads, forgotten) = (sum(|it| it.writes), sum(|it| it.loads), sum(|it| it.forgotten));
+        let mut lines = vec![
+            format!(
+                "looked at: what stores changed, byte by byte ({}); of loads one byte each, where they faulted, \
+                 which is a thread's first from a page after each synchronisation ({})",
+                counted(writes, "page of an interval", "pages of intervals"),
+                counted(loads, "load", "loads")
+            ),
+            "not looked at: other loads, stores of the value that was there already, atomic operations, \
+             threads of one node"
+                .to_owned(),
+        ];
+        if forgotten > 0 {
+            let what = counted(forgotten, "of these was", "of these were");
+            lines.push(format!(
+                "{what} forgotten, or came too late, before all that may race with it was known"
+            ));
         }
+        let silent: Vec<String> =
+            (0..nodes).filter(|node| !self.looked.contains_key(node)).map(|node| node.to_string()).collect();
+        if !silent.is_empty() {
+            let who = if silent.len() == 1 { "node" } else { "nodes" };
+            let list = silent.join(", ");
+            lines.push(format!(
+                "{who} {list} did not leave the job in good order: what was last done there is not looked at"
+            ));
+        }
+        lines
     }
 }
 
+fn counted(count: u64, one: &str, many: &str) -> String {
+    format!("{count} {}", if count == 1 { one } else { many })
+}
+
 fn describe(report: &RaceReport, symbols: &Symboliser) -> Vec<String> {
-    let [one, other] = &report.writers;
-    let who = if one.node == other.node {
-        format!("threads of node {}", one.node)
-    } else {
-        format!("nodes {} and {}", one.node.min(other.node), one.node.max(other.node))
-    };
+    let [one, other] = &report.sides;
     let bytes = match report.bytes {
         0 | 1 => "the byte".to_owned(),
         many => format!("{many} bytes"),
     };
-    let mut lines = vec![format!(
-        "data race: {who} both wrote {bytes} at 0x{:x} ({}) without synchronisation",
-        report.address, report.allocation
-    )];
-    let mut writers = [one, other];
-    writers.sort_by_key(|writer| writer.node);
-    lines.extend(writers.map(|writer| describe_writer(writer, symbols)));
+    let place = format!("0x{:x} ({})", report.address, report.allocation);
+    let what = match (one.has_read, other.has_read) {
+        (true, false) => format!("node {} read {bytes} at {place} that node {} wrote", one.node, other.node),
+        (false, true) => format!("node {} read {bytes} at {place} that node {} wrote", other.node, one.node),
+        _ if one.node == other.node => {
+            format!("threads of node {} both wrote {bytes} at {place}", one.node)
+        }
+        _ => {
+            let (first, second) = (one.node.min(other.node), one.node.max(other.node));
+            format!("nodes {first} and {second} both wrote {bytes} at {place}")
+        }
+    };
+    let mut lines = vec![format!("data race: {what} without synchronisation")];
+    let mut sides = [one, other];
+    sides.sort_by_key(|side| side.node);
+    lines.extend(sides.map(|side| describe_side(side, symbols)));
     lines
 }
 
-fn describe_writer(writer: &RaceWriter, symbols: &Symboliser) -> String {
-    let store = match &writer.first_store {
-        Some(site) => {
-            format!("first store to the page at {}", symbols.name(site))
-        }
-        None => "first store to the page not known".to_owned(),
+fn describe_side(side: &RaceSide, symbols: &Symboliser) -> String {
+    let what = if side.has_read { "load" } else { "first store to the page" };
+    let touch = match &side.site {
+        Some(site) => format!("{what} at {}", symbols.name(site)),
+        None => format!("{what} not known"),
     };
-    match &writer.interval_end {
+    match &side.interval_end {
         Some(site) => {
             let end = symbols.name(site);
-            format!("node {}: {store}, interval ended by the call at {end}", writer.node)
+            format!("node {}: {touch}, interval ended by the call at {end}", side.node)
         }
-        None => format!("node {}: {store}", writer.node),
+        None => format!("node {}: {touch}", side.node),
     }
 }
 
@@ -112,16 +163,17 @@ mod tests {
     }
 
     fn race(address: u64, nodes: [u16; 2]) -> RaceReport {
-        let writer = |node| RaceWriter {
+        let side = |node| RaceSide {
             node: NodeId(node),
-            first_store: site(u64::from(node)),
+            has_read: false,
+            site: site(u64::from(node)),
             interval_end: site(0x10 + u64::from(node)),
         };
         RaceReport {
             address,
             bytes: 8,
             allocation: "byte 16 of 100 bytes from hiroba_alloc".to_owned(),
-            writers: nodes.map(writer),
+            sides: nodes.map(side),
         }
     }
 
@@ -141,18 +193,18 @@ mod tests {
             ]
         );
         assert_eq!(log.note(&race(0x4000_0000_0010, [0, 1]), &symbols), None);
-        assert_eq!(log.summary(), "1 data race found");
+        assert_eq!(log.summary(2).0, "1 data race found");
         assert!(log.note(&race(0x4000_0000_0018, [0, 1]), &symbols).is_some(), "another place");
         assert!(log.note(&race(0x4000_0000_0010, [0, 2]), &symbols).is_some(), "another line");
-        assert_eq!(log.summary(), "3 data races found");
+        assert_eq!(log.summary(2).0, "3 data races found");
     }
 
     #[test]
     fn what_is_not_known_is_not_told() {
         let mut report = race(1, [3, 3]);
         report.bytes = 1;
-        report.writers[1].first_store = None;
-        report.writers[1].interval_end = None;
+        report.sides[1].site = None;
+        report.sides[1].interval_end = None;
         let lines = describe(&report, &Symboliser::default());
         assert!(
             lines[0].starts_with("data race: threads of node 3 both wrote the byte at 0x1 "),
@@ -164,12 +216,51 @@ mod tests {
     #[test]
     fn many_races_are_counted() {
         let (mut log, symbols) = (RaceLog::default(), Symboliser::default());
-        assert_eq!(log.summary(), "no data races between nodes found");
+        assert_eq!(log.summary(2).0, "no data races between nodes found in what was looked at");
         let told = (0..1000).filter(|at| log.note(&race(*at, [0, 1]), &symbols).is_some()).count();
         assert_eq!(told, TOLD_MAX);
-        assert_eq!(log.summary(), "1000 data races found; the first 20 are told above");
+        assert_eq!(log.summary(2).0, "1000 data races found; the first 20 are told above");
         (0..2 * REMEMBERED_MAX as u64).for_each(|at| _ = log.note(&race(at, [0, 1]), &symbols));
         assert_eq!(log.seen.len(), REMEMBERED_MAX);
-        assert_eq!(log.summary(), "65536 or more data races found; the first 20 are told above");
+        assert_eq!(log.summary(2).0, "65536 or more data races found; the first 20 are told above");
+    }
+
+    #[test]
+    fn a_load_is_told_as_one_and_is_another_race_than_a_store() {
+        let (mut log, symbols) = (RaceLog::default(), Symboliser::default());
+        let mut report = race(0x10, [0, 1]);
+        log.note(&report, &symbols);
+        (report.sides[0].has_read, report.bytes) = (true, 1);
+        let told = log.note(&report, &symbols).unwrap_or_default();
+        assert_eq!(
+            told[..2],
+            [
+                "data race: node 0 read the byte at 0x10 (byte 16 of 100 bytes from hiroba_alloc) that node 1 wrote \
+                 without synchronisation",
+                "node 0: load at /no/such/program+0x0, interval ended by the call at /no/such/program+0x10",
+            ]
+        );
+        report.sides.reverse();
+        assert_eq!(log.note(&report, &symbols), None, "the same");
+    }
+
+    #[test]
+    fn a_summary_says_what_it_rests_on() {
+        let mut log = RaceLog::default();
+        log.note_looked(0, RaceAccount { writes: 1, loads: 4, forgotten: 0 });
+        log.note_looked(1, RaceAccount { writes: 11, loads: 0, forgotten: 0 });
+        let (_, details) = log.summary(2);
+        assert_eq!(details.len(), 2, "{details:?}");
+        assert!(
+            details[0].contains("(12 pages of intervals)") && details[0].ends_with("(4 loads)"),
+            "{details:?}"
+        );
+        assert!(details[1].starts_with("not looked at: other loads, "), "{details:?}");
+        log.note_looked(1, RaceAccount { writes: 0, loads: 0, forgotten: 3 });
+        let (_, details) = log.summary(4);
+        assert!(details[2].starts_with("3 of these were forgotten"), "{details:?}");
+        assert!(details[3].starts_with("nodes 2, 3 did not leave"), "{details:?}");
+        let (alone, details) = log.summary(1);
+        assert!(alone.starts_with("one node has no data races with others") && details.is_empty(), "{alone}");
     }
 }

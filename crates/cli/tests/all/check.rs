@@ -105,7 +105,9 @@ fn a_racy_program_on_real_nodes_is_told_so_and_is_no_violation() {
     let called = judged(directory.path(), &[], &["store buffering"]);
     assert_eq!(called.status, 0, "{called:?}");
     assert!(
-        called.stdout.contains("data races") && called.stdout.contains("nothing orders them"),
+        called.stdout.contains("data races: ")
+            && called.stdout.contains("nothing orders them")
+            && called.stdout.contains("no violation found beside the "),
         "{called:?}"
     );
 }

@@ -137,13 +137,41 @@ fn nodes_that_write_the_same_word_are_told_of() {
     let called = run(&["-n", "2", "--races"], "race", "race");
     assert_eq!(called.status, 0, "a race does not change the status: {called:?}");
     let lines: Vec<&str> = called.stderr.lines().collect();
-    assert_eq!(lines.len(), 4, "{called:?}");
+    assert_eq!(lines.len(), 6, "{called:?}");
     assert!(lines[0].starts_with("hiroba: data race: nodes 0 and 1 both wrote "), "{called:?}");
     for (node, line) in lines[1..3].iter().enumerate() {
         assert!(line.starts_with(&format!("  node {node}: ")), "{called:?}");
         assert!(line.contains(&here("race.c", "end")), "where the interval ended: {called:?}");
     }
     assert_eq!(lines[3], "hiroba: 1 data race found");
+    says_what_was_looked_at(&lines[4..], &called);
+}
+
+/// The summary says on what it rests, and what nobody has looked at.
+#[track_caller]
+fn says_what_was_looked_at(lines: &[&str], called: &Called) {
+    let [looked, not_looked] = lines else { panic!("expected two lines: {called:?}") };
+    assert!(looked.starts_with("  looked at: what stores changed, byte by byte ("), "{called:?}");
+    assert!(not_looked.starts_with("  not looked at: other loads, "), "{called:?}");
+}
+
+/// The load is named, and the byte: the fault tells both, from every source.
+#[test]
+fn a_node_that_reads_what_another_writes_is_told_of() {
+    for source in SOURCES.into_iter().filter(|source| has(source)) {
+        let called = run(&["-n", "2", "--races", "--fault-source", source], "race", "read");
+        assert_eq!(called.status, 0, "{source}: {called:?}");
+        let lines: Vec<&str> = called.stderr.lines().collect();
+        assert_eq!(lines.len(), 6, "{source}: {called:?}");
+        assert!(
+            lines[0].starts_with("hiroba: data race: node 1 read the byte at ")
+                && lines[0].ends_with("that node 0 wrote without synchronisation"),
+            "{source}: {called:?}"
+        );
+        // A source that reports faults to another thread does not say which instruction it was.
+        let load = if source == "event" { "load not known".to_owned() } else { here("race.c", "load") };
+        assert!(lines[2].starts_with("  node 1: load ") && lines[2].contains(&load), "{source}: {called:?}");
+    }
 }
 
 #[test]
@@ -167,11 +195,10 @@ fn locks_that_are_not_the_same_do_not_order() {
 fn programs_in_good_order_have_no_races() {
     for flags in [&["-n", "4", "--races"][..], &["-n", "3", "--races", "--write-tracking", "fault"]] {
         let called = run(flags, "race", "in-order");
-        assert_eq!(
-            (called.status, called.stderr.as_str()),
-            (0, "hiroba: no data races between nodes found\n"),
-            "{called:?}"
-        );
+        let lines: Vec<&str> = called.stderr.lines().collect();
+        let none = "hiroba: no data races between nodes found in what was looked at";
+        assert_eq!((called.status, lines.first().copied()), (0, Some(none)), "{called:?}");
+        says_what_was_looked_at(&lines[1..], &called);
     }
     let called = run(&["-n", "2"], "race", "race");
     assert_eq!((called.status, called.stderr.as_str()), (0, ""), "nobody asked: {called:?}");

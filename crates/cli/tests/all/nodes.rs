@@ -13,12 +13,17 @@ use std::time::Duration;
 use hiroba_base::NodeId;
 use hiroba_trace::{Counters, NodeStatistics, TimeBreakdown};
 use hiroba_wire::control::{
+<<<<<<< HEAD
     self, CONTROL_FD_VARIABLE, CONTROL_MESSAGE_BYTES_MAX, CodeSite, Descriptors, JobDescription, RaceReport,
     RaceWriter, ThreadWait, ToLauncher, ToNode, WaitReport, WriteTrackingChoice,
 };
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
     SendAncillaryMessage, SendFlags, SocketFlags, SocketType,
+=======
+    self, CONTROL_FD_VARIABLE, CONTROL_MESSAGE_BYTES_MAX, CodeSite, JobDescription, RaceAccount, RaceReport,
+    RaceSide, ThreadWait, ToLauncher, ToNode, WaitReport, WriteTrackingChoice,
+>>>>>>> part-c
 };
 
 use crate::support::{Called, eventually, finish, hiroba, mark, processes_marked, send, start};
@@ -70,6 +75,10 @@ fn act(channel: BorrowedFd, job: &JobDescription, word: &str) {
         "remark" => tell(channel, &ToLauncher::Remark { sentence: "the kettle is on".to_owned() }),
         "wait" => wait(channel, job, value.parse().unwrap()),
         "race" => race(channel, value.parse().unwrap()),
+        "looked" => {
+            let account = RaceAccount { writes: 1, loads: value.parse().unwrap(), forgotten: 0 };
+            tell(channel, &ToLauncher::LookedForRaces(account));
+        }
         "garbage" => _ = rustix::net::send(channel, b"\xff\xff\xff", SendFlags::NOSIGNAL),
         "exit" => std::process::exit(value.parse().unwrap()),
         "sleep" => std::thread::sleep(Duration::from_millis(value.parse().unwrap())),
@@ -114,12 +123,12 @@ fn wait(channel: BorrowedFd, job: &JobDescription, sent: u64) {
 }
 
 fn race(channel: BorrowedFd, address: u64) {
-    let writer = |node| RaceWriter { node: NodeId(node), first_store: None, interval_end: None };
+    let side = |node| RaceSide { node: NodeId(node), has_read: false, site: None, interval_end: None };
     let report = RaceReport {
         address,
         bytes: 4,
         allocation: "100 bytes of hiroba_alloc".to_owned(),
-        writers: [writer(0), writer(1)],
+        sides: [side(0), side(1)],
     };
     tell(channel, &ToLauncher::Race(report));
 }
@@ -372,9 +381,13 @@ fn the_account_of_a_job_that_died_holds_those_who_left() {
 #[test]
 fn the_jobs_description_holds_what_was_asked_for() {
     let flags = ["-n", "2", "-t", "3", "--page-size", "64K", "--write-tracking", "fault", "--races"];
-    let called = with_flags(&flags, "check-options,join,start,leave");
+    let called = with_flags(&flags, "check-options,join,start,leave,looked=3");
     assert_eq!(called.status, 0, "{called:?}");
-    assert_eq!(called.stderr, "hiroba: no data races between nodes found\n");
+    let lines: Vec<&str> = called.stderr.lines().collect();
+    assert_eq!(lines.len(), 3, "{called:?}");
+    assert_eq!(lines[0], "hiroba: no data races between nodes found in what was looked at");
+    assert!(lines[1].contains("(2 pages of intervals)") && lines[1].ends_with("(6 loads)"), "{called:?}");
+    assert!(lines[2].starts_with("  not looked at: other loads, "), "{called:?}");
 }
 
 #[test]
@@ -412,7 +425,7 @@ fn races_are_told_once_and_do_not_change_the_status() {
     let called = with_flags(&["-n", "2", "--races"], "join,start,race=16,race=16,race=32,leave,exit=4");
     assert_eq!(called.status, 4, "{called:?}");
     let lines: Vec<&str> = called.stderr.lines().collect();
-    assert_eq!(lines.len(), 2 * 3 + 1, "{called:?}");
+    assert_eq!(lines.len(), 2 * 3 + 4, "{called:?}");
     assert_eq!(
         lines[0],
         "hiroba: data race: nodes 0 and 1 both wrote 4 bytes at 0x10 (100 bytes of hiroba_alloc) \
@@ -420,4 +433,5 @@ fn races_are_told_once_and_do_not_change_the_status() {
     );
     assert_eq!(lines[1], "  node 0: first store to the page not known");
     assert_eq!(lines[6], "hiroba: 2 data races found");
+    assert!(lines[9].starts_with("  nodes 0, 1 did not leave the job in good order"), "{called:?}");
 }

@@ -228,6 +228,19 @@ impl Runtime {
         }
     }
 
+    /// Where data races are looked for: waits until all that this node has told has been held against what others told.
+    pub(crate) fn settle_races(&self) {
+        if !self.looks_for_races() {
+            return;
+        }
+        let waiter = self.waiter(Purpose::Call);
+        let _inside = self.account.enter(&self.threads, TimeClass::Other);
+        let quiet = self.begin_spinning();
+        self.tell(|core| self.ask_who_has_heard(core));
+        let signals = SignalsHeld::hold();
+        self.poll_until(waiter, signals, quiet, || Runtime::all_touched_is_heard(&self.core()).then_some(()));
+    }
+
     /// In a job of one node only another thread of this process can end the wait.
     fn wait_alone(&self, waiter: Waiter) -> Answer {
         let slot = self.threads.get(waiter);
@@ -254,11 +267,7 @@ impl Runtime {
         let (class, wanted) = classify(fault.kind);
         self.account.count_fault(class);
         let request = |core: &mut Core, waiter| {
-            if wanted == Access::Write
-                && let Some(races) = &mut core.races
-            {
-                races.note_store(fault.page, fault.program_counter);
-            }
+            core.note_touch(&self.memory, &fault);
             core.engine.handle_fault(fault.page, wanted, Some(waiter));
         };
         let activity = Activity::Fault { page: fault.page, wanted };

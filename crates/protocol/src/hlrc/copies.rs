@@ -358,8 +358,10 @@ impl Hlrc {
         let mut given = Vec::new();
         for (page_id, fetch) in &fetches {
             let page = self.pages.entry(*page_id).or_default();
-            // A marker that nobody has touched yet tells when it is touched; a page with unsent writes has no time for that.
-            if !fetch.marks || fetch.demanded || page.twin {
+            // A marker that nobody has touched yet tells when it is touched, and so does every page while data races are looked for; a page
+            // with unsent writes has no time for that.
+            let tells = fetch.marks || self.looks_for_races;
+            if !tells || fetch.demanded || page.twin {
                 page.habit.is_on_trial = false;
                 given.push((*page_id, if fetch.wants_write { Access::Write } else { Access::Read }));
             }

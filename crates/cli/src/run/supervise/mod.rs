@@ -27,7 +27,7 @@ use super::signals::{self, Arrived, SignalDescriptor};
 use super::spawn::Job;
 use super::status::{End, job_status, name_nodes};
 use super::waiting::WaitWatch;
-use crate::failure::{Failure, say, system_words};
+use crate::failure::{Failure, say, say_with_details, system_words};
 use crate::symbols::Symboliser;
 
 /// From the end of the job to the death of nodes that have not ended themselves.
@@ -306,7 +306,8 @@ impl Supervisor {
         }
         self.report_end();
         if self.watched.races && self.joined > 0 {
-            say(&self.races.summary());
+            let (head, details) = self.races.summary(self.nodes.len());
+            say_with_details(&head, &details);
         }
         let counted = |node: &Node| node.end.filter(|_| !node.ended_by_launcher);
         let status = self.forced_status.unwrap_or_else(|| job_status(self.nodes.iter().map(counted)));

@@ -219,6 +219,7 @@ impl Supervisor {
                     say_with_details(head, details);
                 }
             }
+            ToLauncher::LookedForRaces(account) => self.races.note_looked(number, account),
             ToLauncher::Remark { sentence } => {
                 self.remarks += 1;
                 if self.remarks <= REMARKS_MAX {
