@@ -18,6 +18,7 @@ fn join() -> c_int {
     // A child forked while another thread allocates must not find the allocator locked: it has last words to say.
     // SAFETY: it only waits for the allocator's lock, which this thread does not hold.
     unsafe { dlmalloc::enable_alloc_after_fork() };
+    crate::system_calls::prepare_to_join();
     let joined = Runtime::join().and_then(|runtime| runtime.prepare_thread().map(|()| runtime));
     match joined {
         Ok(runtime) => {

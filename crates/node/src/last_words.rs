@@ -27,9 +27,14 @@ fn say(signal: i32, address: usize, program_counter: Option<usize>) {
     } else if runtime.has_left() {
         "shared memory is gone after hiroba_finalize".to_owned()
     } else {
+        let what = if runtime.is_allocated(address, 1) {
+            why_allocated(signal, fault::is_fetch(address, program_counter))
+        } else {
+            "the address is not allocated"
+        };
         match runtime.describe_address(address) {
-            Some(place) => format!("the address is not allocated: {place}"),
-            None => "the address is not allocated".to_owned(),
+            Some(place) => format!("{what}: {place}"),
+            None => what.to_owned(),
         }
     };
     let at = program_counter.and_then(call_site::of_instruction);
@@ -40,6 +45,18 @@ fn say(signal: i32, address: usize, program_counter: Option<usize>) {
     );
     let _ = rustix::io::write(rustix::stdio::stderr(), sentence.as_bytes());
     runtime.prepare_dump(DUMPED_RUNS_MAX);
+}
+
+/// Why a touch of allocated shared memory can kill.
+fn why_allocated(signal: i32, is_fetch: bool) -> &'static str {
+    if is_fetch {
+        "it holds no code that may be executed: call mprotect with PROT_READ | PROT_EXEC on this node first"
+    } else if signal == libc::SIGBUS {
+        "the machine, or the job's control group, has no memory left for it"
+    } else {
+        "it is allocated, but a system call that libhiroba.so does not see has changed how it is mapped \
+         (hiroba.h lists what may be done)"
+    }
 }
 
 impl Runtime {

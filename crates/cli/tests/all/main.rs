@@ -15,6 +15,7 @@ mod house;
 mod kernels;
 mod kills;
 mod liveness;
+mod mappings;
 mod matrix;
 mod mistakes;
 mod nodes;
