@@ -16,7 +16,32 @@
  * System calls and the C library's streams work on shared memory as on any other. Where page faults come as signals (without root)
  * the kernel would find pages missing: there this library stands before the C library's functions and keeps their buffers out of
  * shared memory. It cannot stand before raw syscall(2), io_uring, aio and functions of wide characters; for programs that use these
- * on shared memory, `--fault-source event` (root) is the answer. setvbuf then ignores a buffer in shared memory.
+ * on shared memory, `--fault-source event` (root) is the answer. setvbuf then ignores a buffer in shared memory. vmsplice gives the
+ * pipe copies there, and process_vm_readv and process_vm_writev reach this process's own shared memory, but not another node's.
+ *
+ * Calls that change how memory is mapped: shared memory is mapped by Hiroba, from page fault to page fault, on every
+ * node. Of shared memory that is allocated
+ *   mlock, mlock2, munlock   work, in whole pages: what is missing is fetched, and this node's memory for it is not
+ *                            swapped out. Pages that other nodes write leave and come back all the same. With
+ *                            MLOCK_ONFAULT what is here already is locked. RLIMIT_MEMLOCK holds as ever.
+ *   mprotect, pkey_mprotect  (key -1) with PROT_EXEC let this node execute code there, on every fault source;
+ *                            each node that executes it calls it. Loads and stores are allowed as before, also with
+ *                            PROT_READ | PROT_EXEC; PROT_READ | PROT_WRITE ends the executing. Code that was written
+ *                            elsewhere is seen as data is, after synchronising (and __builtin___clear_cache where the
+ *                            processor wants it). Any other protection is refused: ENOTSUP.
+ *   madvise                  with WILLNEED fetches ahead, with POPULATE_READ and POPULATE_WRITE waits for the pages;
+ *                            NORMAL, RANDOM, SEQUENTIAL, HUGEPAGE, NOHUGEPAGE, MERGEABLE, UNMERGEABLE, COLD, PAGEOUT,
+ *                            DONTFORK and DODUMP succeed and change nothing. All other advice (DONTNEED, REMOVE, FREE,
+ *                            DOFORK, DONTDUMP ...) is refused: EINVAL. posix_madvise accepts all of its advice.
+ *   msync, mincore           work; there is no file to write to, and mincore tells of this node's memory.
+ *   munmap, mremap, mmap with MAP_FIXED, shmat with SHM_REMAP, remap_file_pages
+ *                            are refused: EINVAL. So they are of shared addresses that are not allocated. mmap with
+ *                            MAP_FIXED_NOREPLACE finds the addresses taken: EEXIST.
+ * The others are refused with ENOMEM where shared addresses are not (all) allocated, and with EINVAL where a range
+ * begins or ends in private memory. What is refused is told once on stderr; hiroba_error_string() says it each time.
+ * mlockall locks private memory alone; lock the shared memory that matters by mlock. With MCL_FUTURE memory is locked when
+ * it is first touched, as with MCL_ONFAULT, and a limited RLIMIT_MEMLOCK is refused (ENOMEM): the runtime would run into it.
+ * The same calls made by raw syscall(2), process_madvise and io_uring are not seen: do not make them on shared memory.
  *
  * Signals: handlers of the program's for SIGSEGV and SIGBUS see every fault that is not shared memory's, whenever they are
  * installed; handlers of any signal may load and store shared memory, but must not call this interface.

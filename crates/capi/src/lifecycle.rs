@@ -16,6 +16,7 @@ thread_local! {
 
 fn join() -> c_int {
     crate::allocator::survive_forks();
+    crate::system_calls::prepare_to_join();
     let joined = Runtime::join().and_then(|runtime| runtime.prepare_thread().map(|()| runtime));
     match joined {
         Ok(runtime) => {

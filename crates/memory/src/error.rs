@@ -198,6 +198,26 @@ pub enum MemoryError {
         /// In which state the thread is.
         state: &'static str,
     },
+    /// All memory that is mapped gets locked, which is too much for a limit.
+    #[error(
+        "expected to map {region_bytes} bytes of addresses, but mlockall(MCL_FUTURE) was called before, and RLIMIT_MEMLOCK is lower; call \
+         mlockall behind hiroba_init, or raise ulimit -l"
+    )]
+    LockedMemoryLimit {
+        /// The region's length.
+        region_bytes: u64,
+    },
+    /// A system call on the program's view of shared memory that fails only when something has changed how that is mapped.
+    #[error(
+        "expected {operation} on shared memory to succeed, got {errno}: the program may have changed how it is mapped by a system call \
+         that libhiroba.so does not see (hiroba.h lists what may be done); else this is a fault of the machine or of Hiroba"
+    )]
+    View {
+        /// What was tried.
+        operation: &'static str,
+        /// What the kernel said.
+        errno: Errno,
+    },
     /// A system call that is not expected to fail.
     #[error("expected {operation} to succeed, got {errno}; this is a fault of the machine or of Hiroba")]
     System {
@@ -211,6 +231,10 @@ pub enum MemoryError {
 impl MemoryError {
     pub(crate) fn system(operation: &'static str) -> impl FnOnce(Errno) -> MemoryError {
         move |errno| MemoryError::System { operation, errno }
+    }
+
+    pub(crate) fn of_view(operation: &'static str) -> impl FnOnce(Errno) -> MemoryError {
+        move |errno| MemoryError::View { operation, errno }
     }
 
     /// A descriptor that could not be had: out of descriptors, or else.

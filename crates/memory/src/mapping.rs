@@ -5,7 +5,7 @@ use std::os::fd::BorrowedFd;
 
 use rustix::{
     io::Errno,
-    mm::{Advice, MapFlags, MprotectFlags, ProtFlags},
+    mm::{Advice, MapFlags, MlockFlags, MprotectFlags, ProtFlags},
     process::{Pid, Resource, getpid, getrlimit},
 };
 
@@ -18,6 +18,15 @@ pub(crate) enum Placement {
     Exactly(usize),
     /// Wherever the kernel likes.
     Anywhere,
+}
+
+/// How memory is locked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Locking {
+    /// All of it at once.
+    Now,
+    /// What is there, and the rest when it is first touched.
+    OnFault,
 }
 
 /// A range of addresses that this process mapped, unmapped on drop.
@@ -50,14 +59,20 @@ impl Mapping {
         let flags = MapFlags::SHARED | MapFlags::NORESERVE | fixed;
         // SAFETY: without MAP_FIXED the kernel never replaces a mapping that anyone may use.
         let start = unsafe {
-            rustix::mm::mmap(ptr::without_provenance_mut(wanted), bytes, protection, flags, file, 0)
+            rustix::mm::mmap(ptr::without_provenance_mut(wanted), bytes, ProtFlags::empty(), flags, file, 0)
         }?;
         let mapping = Mapping { start: start.cast(), bytes, mapped_by: getpid() };
         // Kernels before 4.17 take MAP_FIXED_NOREPLACE for a hint.
-        match placement {
-            Placement::Exactly(address) if start.addr() != address => Err(Errno::EXIST),
-            _ => Ok(mapping),
+        if let Placement::Exactly(address) = placement
+            && start.addr() != address
+        {
+            return Err(Errno::EXIST);
         }
+        // A program that has called mlockall(MCL_FUTURE) has locked it by that: then nothing may be made accessible before it is unlocked,
+        // or the kernel would make frames for all of it.
+        let _ = mapping.unlock(0, bytes);
+        mapping.protect(0, bytes, MprotectFlags::from_bits_retain(protection.bits()))?;
+        Ok(mapping)
     }
 
     /// Maps `bytes` of zeros that cost nothing until they are written.
@@ -79,6 +94,8 @@ impl Mapping {
         // there through raw pointers may change at any time.
         let shown = unsafe { rustix::mm::mmap(start, bytes, protection, flags, file, offset as u64) }?;
         debug_assert_eq!(shown, start, "MAP_FIXED maps there or not at all");
+        // A program that has called mlockall(MCL_FUTURE) has locked it by that.
+        let _ = self.unlock(offset, bytes);
         Ok(())
     }
 
@@ -111,7 +128,36 @@ impl Mapping {
         );
         // SAFETY: the range lies inside this mapping, which only drop unmaps; the advice given here (fork,
         // dump, huge pages, populate, and DONTNEED on a shared file) never changes what a load returns.
-        unsafe { rustix::mm::madvise(self.at(offset).cast::<c_void>(), bytes, advice) }
+        let advised = unsafe { rustix::mm::madvise(self.at(offset).cast::<c_void>(), bytes, advice) };
+        match advised {
+            // The kernel keeps the entries of locked memory. A raw system call of the program's, or `mlockall`, has locked this
+            // view; all of it is unlocked, for each part would be a mapping of its own.
+            Err(Errno::INVAL) if advice == Advice::LinuxDontNeed && self.unlock(0, self.bytes).is_ok() => {
+                // SAFETY: as above.
+                unsafe { rustix::mm::madvise(self.at(offset).cast::<c_void>(), bytes, advice) }
+            }
+            other => other,
+        }
+    }
+
+    /// Keeps the memory of `bytes` from `offset` from being swapped out: what this mapping shows, which is made if need be, or only what it
+    /// comes to show.
+    pub(crate) fn lock(&self, offset: usize, bytes: usize, how: Locking) -> Result<(), Errno> {
+        assert!(bytes <= self.bytes && offset <= self.bytes - bytes, "the lock must stay inside the mapping");
+        let start = self.at(offset).cast::<c_void>();
+        match how {
+            // SAFETY: the range lies inside this mapping; locking changes no byte.
+            Locking::Now => unsafe { rustix::mm::mlock(start, bytes) },
+            // SAFETY: as above.
+            Locking::OnFault => unsafe { rustix::mm::mlock_with(start, bytes, MlockFlags::ONFAULT) },
+        }
+    }
+
+    /// Undoes [`lock`](Self::lock).
+    pub(crate) fn unlock(&self, offset: usize, bytes: usize) -> Result<(), Errno> {
+        assert!(bytes <= self.bytes && offset <= self.bytes - bytes, "the lock must stay inside the mapping");
+        // SAFETY: the range lies inside this mapping; unlocking changes no byte.
+        unsafe { rustix::mm::munlock(self.at(offset).cast::<c_void>(), bytes) }
     }
 
     /// `mprotect(2)` on `bytes` from `offset`.

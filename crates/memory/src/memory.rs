@@ -1,6 +1,7 @@
 //! The region: two views of one sparse memfd.
 
 mod frames_elsewhere;
+mod program_calls;
 
 use core::{
     ptr,
@@ -75,6 +76,10 @@ pub struct SharedMemory {
     runtime: Mapping,
     allocated: SparsePageSet,
     populated: SparsePageSet,
+    /// Pages in which the program may execute code.
+    executable: SparsePageSet,
+    /// Whether there have ever been any.
+    is_any_executable: AtomicBool,
     account: ResidentAccount,
     /// Pages whose frames other nodes have mapped from this node's file.
     shared_frames: Mutex<Vec<PageRange>>,
@@ -152,6 +157,8 @@ impl SharedMemory {
             runtime,
             allocated: page_set()?,
             populated: page_set()?,
+            executable: page_set()?,
+            is_any_executable: AtomicBool::new(false),
             account: ResidentAccount::default(),
             shared_frames: Mutex::default(),
             claimed: AtomicBool::new(false),
@@ -216,7 +223,7 @@ impl SharedMemory {
         let (offset, bytes) = self.allocated_span(range)?;
         let writable = MprotectFlags::READ | MprotectFlags::WRITE;
         let opened = self.application.protect(offset, bytes, writable);
-        opened.map_err(MemoryError::system("mprotect of the application's view"))
+        opened.map_err(MemoryError::of_view("mprotect"))
     }
 
     /// Takes the program's access to the whole region away for good: any touch is a segmentation fault from now on, whatever
@@ -234,6 +241,11 @@ impl SharedMemory {
     /// Whether the program was given `page`. Safe to ask in signal context.
     pub fn is_allocated(&self, page: PageId) -> bool {
         self.allocated.contains(page)
+    }
+
+    /// Whether the program was given all of `range`. Safe to ask in signal context.
+    pub fn are_allocated(&self, range: PageRange) -> bool {
+        self.allocated.contains_range(range)
     }
 
     /// Whether any granule of `range` has a frame; else they are zeros that nobody ever wrote.
@@ -604,6 +616,8 @@ fn why_not_mapped(config: &MemoryConfig, errno: Errno) -> MemoryError {
     let region_end = config.region_start + config.region_bytes as usize;
     match errno {
         Errno::EXIST => MemoryError::AddressTaken { region_start: config.region_start, region_end },
+        // The kernel says so of nothing else when it maps memory.
+        Errno::AGAIN => MemoryError::LockedMemoryLimit { region_bytes: config.region_bytes },
         Errno::NOMEM => MemoryError::AddressSpaceNarrow {
             region_end,
             region_bytes: config.region_bytes,

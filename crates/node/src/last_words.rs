@@ -19,7 +19,8 @@ pub(crate) fn prepare() {
 fn say(signal: i32, address: Option<usize>, program_counter: Option<usize>) {
     let Some(runtime) = Runtime::known() else { return };
     let shared = address.filter(|address| runtime.is_shared(*address, 1));
-    let shared = shared.map(|address| why_not(runtime, address));
+    let shared =
+        shared.map(|address| why_not(runtime, signal, address, fault::is_fetch(address, program_counter)));
     if shared.is_some() || (runtime.has_launcher() && !runtime.is_forked()) {
         let site = program_counter.and_then(call_site::of_instruction);
         let is_jump = address.is_some() && address == program_counter;
@@ -31,17 +32,33 @@ fn say(signal: i32, address: Option<usize>, program_counter: Option<usize>) {
 }
 
 /// Why an address of shared memory may not be touched.
-fn why_not(runtime: &Runtime, address: usize) -> String {
+fn why_not(runtime: &Runtime, signal: i32, address: usize, is_fetch: bool) -> String {
     if runtime.is_forked() {
-        return "a child made by fork has no shared memory; let it exec another program, or use threads"
-            .to_owned();
+        return "a child made by fork has no shared memory; let it exec another program, or use threads".to_owned();
     }
     if runtime.has_left() {
         return "shared memory is gone after hiroba_finalize".to_owned();
     }
+    let what = if runtime.is_allocated(address, 1) {
+        why_allocated(signal, is_fetch)
+    } else {
+        "the address is not allocated"
+    };
     match runtime.describe_address(address) {
-        Some(place) => format!("the address is not allocated: {place}"),
-        None => "the address is not allocated".to_owned(),
+        Some(place) => format!("{what}: {place}"),
+        None => what.to_owned(),
+    }
+}
+
+/// Why a touch of allocated shared memory can kill.
+fn why_allocated(signal: i32, is_fetch: bool) -> &'static str {
+    if is_fetch {
+        "it holds no code that may be executed: call mprotect with PROT_READ | PROT_EXEC on this node first"
+    } else if signal == libc::SIGBUS {
+        "the machine, or the job's control group, has no memory left for it"
+    } else {
+        "it is allocated, but a system call that libhiroba.so does not see has changed how it is mapped \
+         (hiroba.h lists what may be done)"
     }
 }
 

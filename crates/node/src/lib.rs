@@ -15,6 +15,7 @@
 //! | `waits.rs`, `last_words.rs`, `call_site.rs` | what is said when a program has gone wrong |
 //! | `control.rs`, `liveness.rs` | the channel to the launcher; signs of life |
 //! | `arena.rs`, `heap.rs` | the `malloc` family |
+//! | `program_calls.rs` | what the program's own system calls may do to how shared memory is mapped |
 //! | `space.rs`, `layout.rs` | collective allocation; what lies where in the shared region |
 //! | `follow.rs` | programs whose node 0 leads and whose other nodes follow (`tsm.h`) |
 //! | `account.rs` | time and counts |
@@ -36,6 +37,7 @@ mod lulls;
 mod mapping;
 mod one_sided;
 mod patience;
+mod program_calls;
 /// The program's signal handlers, masks and stacks, which the faces stand before.
 pub mod program_signals {
     pub use hiroba_memory::fault::{
@@ -59,6 +61,7 @@ pub const BUILD: &str = env!("HIROBA_BUILD");
 pub use error::NodeError;
 pub use follow::Command;
 pub use hiroba_protocol::{HomePolicy, Protocol};
+pub use program_calls::{Extent, Locking, SharedPages};
 pub use runtime::{Runtime, preflight};
 pub use service::may_run_first;
 pub use signals::{SignalsHeld, hold_signals_across_fork, release_signals_after_fork};

@@ -26,6 +26,8 @@ pub(crate) struct Bounce {
     buffers: [Buffer; PIECES_MAX],
     snapshots: [Snapshot; PIECES_MAX],
     snapshot_count: usize,
+    /// The kernel may keep the pages beyond the call: no other call may write to them.
+    is_for_one_call: bool,
 }
 
 #[derive(Clone, Copy)]
@@ -55,7 +57,13 @@ impl Bounce {
             buffers: [NO_BUFFER; PIECES_MAX],
             snapshots: [NO_SNAPSHOT; PIECES_MAX],
             snapshot_count: 0,
+            is_for_one_call: false,
         }
+    }
+
+    /// Its buffers are nobody's before and after.
+    pub(crate) fn for_one_call(runtime: &'static Runtime) -> Bounce {
+        Bounce { is_for_one_call: true, ..Bounce::new(runtime) }
     }
 
     /// Whether the bytes are shared and allocated, so that a call must not get them as they are. What is shared and
@@ -83,8 +91,9 @@ impl Bounce {
 
     /// Sees to it that pieces of so many bytes together come from one buffer; None when there is no memory for them.
     pub(crate) fn reserve(&mut self, pieces: usize, bytes: usize) -> Option<()> {
+        let fresh = self.is_for_one_call;
         let free = self.buffers.iter_mut().find(|buffer| buffer.start.is_null())?;
-        *free = Buffer::take(pieces.checked_mul(ALIGNMENT_BYTES)?.checked_add(bytes)?)?;
+        *free = Buffer::take(pieces.checked_mul(ALIGNMENT_BYTES)?.checked_add(bytes)?, fresh)?;
         Some(())
     }
 
@@ -97,11 +106,12 @@ impl Bounce {
         let fits = |buffer: &&mut Buffer| {
             !buffer.start.is_null() && buffer.used + skip(buffer) + bytes <= buffer.bytes
         };
+        let fresh = self.is_for_one_call;
         let buffer = match self.buffers.iter_mut().find(fits) {
             Some(buffer) => buffer,
             None => {
                 let free = self.buffers.iter_mut().find(|buffer| buffer.start.is_null())?;
-                *free = Buffer::take(bytes.checked_add(ALIGNMENT_BYTES)?)?;
+                *free = Buffer::take(bytes.checked_add(ALIGNMENT_BYTES)?, fresh)?;
                 free
             }
         };
@@ -193,8 +203,8 @@ pub(crate) fn store(shared: usize, private: *const u8, bytes: usize) {
 }
 
 impl Buffer {
-    fn take(bytes: usize) -> Option<Buffer> {
-        if bytes > SPARE_BYTES {
+    fn take(bytes: usize, fresh: bool) -> Option<Buffer> {
+        if bytes > SPARE_BYTES || fresh {
             return Buffer::map(bytes);
         }
         let mut spares = SPARES.iter().map(|spare| spare.swap(ptr::null_mut(), Ordering::Acquire));
@@ -212,11 +222,11 @@ impl Buffer {
         (start != libc::MAP_FAILED).then_some(Buffer { start: start.cast(), bytes, used: 0 })
     }
 
-    fn give_back(self) {
+    fn give_back(self, fresh: bool) {
         let keep = |spare: &&AtomicPtr<u8>| {
             spare.compare_exchange(ptr::null_mut(), self.start, Ordering::Release, Ordering::Relaxed).is_ok()
         };
-        if self.bytes != SPARE_BYTES || SPARES.iter().find(keep).is_none() {
+        if fresh || self.bytes != SPARE_BYTES || SPARES.iter().find(keep).is_none() {
             // SAFETY: `map` made the mapping, and the call it was for is over.
             unsafe { libc::munmap(self.start.cast(), self.bytes) };
         }
@@ -226,7 +236,7 @@ impl Buffer {
 impl Drop for Bounce {
     fn drop(&mut self) {
         for buffer in self.buffers.iter().filter(|buffer| !buffer.start.is_null()) {
-            buffer.give_back();
+            buffer.give_back(self.is_for_one_call);
         }
     }
 }

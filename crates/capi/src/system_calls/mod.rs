@@ -13,6 +13,10 @@
 //! | `vectors.rs` | calls on vectors of buffers and on messages |
 //! | `special.rs` | calls whose arguments depend on each other: ioctl, fcntl, execve … |
 //! | `bounce.rs` | the private memory |
+//! | `mappings.rs`, `locking.rs` | calls that change how memory is mapped, in every job: done another way, or refused |
+//!
+//! Calls that change how memory is mapped are another matter: they concern every job, whatever its fault source
+//! (`mappings.rs`, `locking.rs`).
 //!
 //! Not shielded are calls that keep buffers beyond their return (`io_uring`, `aio_*`, `io_submit`, `MSG_ZEROCOPY`), those
 //! made by `syscall(2)` or by instructions of the program's own, and mutexes and semaphores of the C library
@@ -21,6 +25,8 @@
 //! The functions are cancellation points where the C library's are: they unwind.
 
 mod bounce;
+mod locking;
+mod mappings;
 mod special;
 mod table;
 mod vectors;
@@ -32,6 +38,7 @@ use std::sync::atomic::{AtomicPtr, AtomicU8, Ordering};
 use hiroba_node::Runtime;
 
 pub(crate) use bounce::{Bounce, load, store};
+pub(crate) use locking::prepare_to_join;
 
 use crate::reporting::set_errno;
 
@@ -90,6 +97,8 @@ pub(crate) enum Argument {
     Sized(usize),
     /// As many bytes as the `socklen_t` says to which the argument of that index points.
     SocketAddress(usize),
+    /// A byte for each page of as many bytes as the argument of that index says.
+    Pages(usize),
     /// A set of as many bits as the argument of that index says, in whole words.
     Bits(usize),
     /// A buffer that the call fills from its start on, as far as its result says; that argument has its size.
@@ -306,6 +315,7 @@ fn replace(
         Argument::Elements(count, bytes) => usize::try_from(given[count] as c_int).unwrap_or(0) * bytes,
         Argument::Sized(size) => given[size],
         Argument::SocketAddress(length) => socket_length(bounce, given[length]),
+        Argument::Pages(bytes) => given[bytes].div_ceil(page_bytes()),
         Argument::Bits(count) => usize::try_from(given[count] as c_int).unwrap_or(0).div_ceil(64) * 8,
         Argument::Filled(size) | Argument::Received(size) => {
             bounce.allocated_prefix(address, given[size].min(TRANSFER_BYTES_MAX))
@@ -336,6 +346,12 @@ fn replace(
     };
     arguments[index] = piece.addr();
     Some(Replaced::Argument)
+}
+
+fn page_bytes() -> usize {
+    // SAFETY: sysconf has no memory operands.
+    let bytes = unsafe { libc::sysconf(libc::_SC_PAGESIZE) };
+    usize::try_from(bytes).unwrap_or(4096)
 }
 
 fn mask_without_faults(bounce: &mut Bounce, address: usize, argument: &mut usize) -> Option<Replaced> {
@@ -445,7 +461,8 @@ static RESOLVE: extern "C" fn() = resolve_all;
 
 extern "C" fn resolve_all() {
     let others = [crate::stdio::ALL, crate::signals::ALL, crate::threads::ALL];
-    for call in [table::ALL, vectors::ALL, special::ALL].iter().chain(&others).copied().flatten() {
+    let here = [table::ALL, vectors::ALL, special::ALL, mappings::ALL, locking::ALL];
+    for call in here.iter().chain(&others).copied().flatten() {
         call.resolve();
     }
 }

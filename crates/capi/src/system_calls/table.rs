@@ -4,7 +4,7 @@
 //! interface. To add a call, add its line.
 
 use Argument::{
-    Bits, Bytes, Elements, Filled, Mask, Offset, Path, Read, Received, Sized, SocketAddress, Value,
+    Bits, Bytes, Elements, Filled, Mask, Offset, Pages, Path, Read, Received, Sized, SocketAddress, Value,
 };
 
 use super::{Argument, Call, Returns, shielding};
@@ -241,5 +241,6 @@ shielded! {
     getcpu(cpu: Bytes(4), node: Bytes(4)) -> Number;
     sched_getaffinity(process: Value, size: Value, set: Sized(1)) -> Number;
     sched_setaffinity(process: Value, size: Value, set: Sized(1)) -> Number;
+    mincore(address: Value, bytes: Value, vector: Pages(1)) -> Number;
     sethostname(name: Sized(1), size: Value) -> Number;
 }

@@ -52,7 +52,7 @@ impl Vector {
         count: usize,
         direction: Direction,
     ) -> Result<Vector, NoVector> {
-        let bytes = count * ENTRY;
+        let bytes = count.saturating_mul(ENTRY);
         if count == 0 || count > VECTOR_MAX || bounce.allocated_prefix(address, bytes) < bytes {
             return Err(NoVector::NotNeeded);
         }
@@ -77,6 +77,24 @@ impl Vector {
             }
         }
         Ok(vector)
+    }
+
+    /// A vector whose buffers are another process's: only it itself may be shared.
+    fn of_another(
+        bounce: &mut Bounce,
+        runtime: &Runtime,
+        address: usize,
+        count: usize,
+    ) -> Result<Vector, NoVector> {
+        let bytes = count.saturating_mul(ENTRY);
+        if count == 0 || count > VECTOR_MAX || !runtime.is_shared(address, bytes) {
+            return Err(NoVector::NotNeeded);
+        }
+        if bounce.allocated_prefix(address, bytes) < bytes {
+            return Err(NoVector::NotNeeded);
+        }
+        let private = bounce.copy(address, bytes).ok_or(NoVector::NoMemory)?.cast();
+        Ok(Vector { given: private, private, count })
     }
 
     /// How many buffers hold no more than the kernel transfers at once: one at least.
@@ -145,7 +163,19 @@ unsafe fn on_vector(
     direction: Direction,
     arguments: &mut [usize],
 ) -> isize {
-    let mut bounce = Bounce::new(runtime);
+    // SAFETY: the caller's.
+    unsafe { on_vector_with(Bounce::new(runtime), call, runtime, direction, arguments) }
+}
+
+/// # Safety
+/// As of [`on_vector`].
+unsafe fn on_vector_with(
+    mut bounce: Bounce,
+    call: &Call,
+    runtime: &'static Runtime,
+    direction: Direction,
+    arguments: &mut [usize],
+) -> isize {
     let count = usize::try_from(arguments[2] as c_int).unwrap_or(0);
     let vector = match Vector::new(&mut bounce, runtime, arguments[1], count, direction) {
         Ok(vector) => vector,
@@ -181,7 +211,7 @@ macro_rules! on_vectors {
             );)*
         }
         pub(super) static ALL: &[&Call] = &[
-            $(&vector_calls::$name,)* &SENDMSG, &RECVMSG, &SENDMMSG, &RECVMMSG,
+            $(&vector_calls::$name,)* &PROCESS_VM_READV, &PROCESS_VM_WRITEV, &VMSPLICE, &SENDMSG, &RECVMSG, &SENDMMSG, &RECVMMSG,
         ];
         $(
             #[unsafe(no_mangle)]
@@ -206,13 +236,130 @@ on_vectors! {
     preadv64(fd, vector, count, offset) Fills;
     preadv2(fd, vector, count, offset, flags) Fills;
     preadv64v2(fd, vector, count, offset, flags) Fills;
-    process_vm_readv(process, vector, count, remote, remote_count, flags) Fills;
     writev(fd, vector, count) Reads;
     pwritev(fd, vector, count, offset) Reads;
     pwritev64(fd, vector, count, offset) Reads;
     pwritev2(fd, vector, count, offset, flags) Reads;
     pwritev64v2(fd, vector, count, offset, flags) Reads;
-    process_vm_writev(process, vector, count, remote, remote_count, flags) Reads;
+}
+
+static PROCESS_VM_READV: Call = Call::new(c"process_vm_readv", &[], Returns::Number);
+static PROCESS_VM_WRITEV: Call = Call::new(c"process_vm_writev", &[], Returns::Number);
+
+/// process_vm_readv(2), process_vm_writev(2): two vectors, of which the second is another process's, or this one's own.
+///
+/// # Safety
+/// The arguments must be what the function takes.
+#[inline(never)]
+unsafe fn between_processes(
+    call: &Call,
+    runtime: &'static Runtime,
+    direction: Direction,
+    mut a: [usize; 6],
+) -> isize {
+    let remotely = match direction {
+        Direction::Fills => Direction::Reads,
+        Direction::Reads => Direction::Fills,
+    };
+    let mut bounce = Bounce::new(runtime);
+    let mut vectors = [None, None];
+    let is_own = is_own_process(a[0] as libc::pid_t);
+    for (index, direction) in [(1, direction), (3, remotely)] {
+        let (address, count) = (a[index], a[index + 1]);
+        let vector = if index == 1 || is_own {
+            Vector::new(&mut bounce, runtime, address, count, direction)
+        } else {
+            Vector::of_another(&mut bounce, runtime, address, count)
+        };
+        match vector {
+            Ok(vector) => {
+                (a[index], a[index + 1]) = (vector.private.addr(), vector.count);
+                vectors[index / 2] = Some((vector, direction));
+            }
+            Err(NoVector::NotNeeded) => {}
+            Err(NoVector::NoMemory) => return call.fail(libc::ENOMEM),
+        }
+    }
+    // SAFETY: the caller's; the private buffers are as long as what they stand for.
+    let result = unsafe { call.call(a) };
+    let errno = errno();
+    for (vector, direction) in vectors.into_iter().flatten() {
+        if direction == Direction::Fills && result > 0 {
+            vector.scatter(result as usize);
+        }
+    }
+    set_errno(errno);
+    result
+}
+
+/// Whether the process, or thread, is of this process.
+fn is_own_process(id: libc::pid_t) -> bool {
+    // SAFETY: getpid has no memory operands.
+    let own = unsafe { libc::getpid() };
+    let before = errno();
+    // SAFETY: signal 0 is sent to nobody; the kernel says whether the thread is this process's.
+    let is_own = id == own || id > 0 && unsafe { libc::syscall(libc::SYS_tgkill, own, id, 0) } == 0;
+    set_errno(before);
+    is_own
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C-unwind" fn process_vm_readv(
+    process: usize,
+    vector: usize,
+    count: usize,
+    remote: usize,
+    remote_count: usize,
+    flags: usize,
+) -> isize {
+    let arguments = [process, vector, count, remote, remote_count, flags];
+    match shielding() {
+        // SAFETY: the caller's.
+        None => unsafe { PROCESS_VM_READV.call(arguments) },
+        // SAFETY: the caller's.
+        Some(runtime) => unsafe {
+            between_processes(&PROCESS_VM_READV, runtime, Direction::Fills, arguments)
+        },
+    }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C-unwind" fn process_vm_writev(
+    process: usize,
+    vector: usize,
+    count: usize,
+    remote: usize,
+    remote_count: usize,
+    flags: usize,
+) -> isize {
+    let arguments = [process, vector, count, remote, remote_count, flags];
+    match shielding() {
+        // SAFETY: the caller's.
+        None => unsafe { PROCESS_VM_WRITEV.call(arguments) },
+        // SAFETY: the caller's.
+        Some(runtime) => unsafe {
+            between_processes(&PROCESS_VM_WRITEV, runtime, Direction::Reads, arguments)
+        },
+    }
+}
+
+static VMSPLICE: Call = Call::new(c"vmsplice", &[], Returns::Number);
+
+/// A pipe that is written to keeps the pages themselves: it gets copies, of which nobody else knows.
+#[unsafe(no_mangle)]
+unsafe extern "C-unwind" fn vmsplice(fd: usize, vector: usize, count: usize, flags: usize) -> isize {
+    let Some(runtime) = shielding() else {
+        // SAFETY: the caller's.
+        return unsafe { VMSPLICE.call([fd, vector, count, flags]) };
+    };
+    let before = errno();
+    // SAFETY: fcntl with F_GETFL has no memory operands.
+    let mode = unsafe { libc::fcntl(fd as c_int, libc::F_GETFL) } & libc::O_ACCMODE;
+    set_errno(before);
+    let direction = if mode == libc::O_RDONLY { Direction::Fills } else { Direction::Reads };
+    let bounce = Bounce::for_one_call(runtime);
+    // SAFETY: the caller's.
+    unsafe { on_vector_with(bounce, &VMSPLICE, runtime, direction, &mut [fd, vector, count, flags]) }
 }
 
 static SENDMSG: Call = Call::new(c"sendmsg", &[], Returns::Number);

@@ -18,6 +18,7 @@ mod interrupted;
 mod kernels;
 mod kills;
 mod liveness;
+mod mappings;
 mod matrix;
 mod mistakes;
 mod nodes;

@@ -13,17 +13,12 @@ use std::time::Duration;
 use hiroba_base::NodeId;
 use hiroba_trace::{Counters, NodeStatistics, TimeBreakdown};
 use hiroba_wire::control::{
-<<<<<<< HEAD
-    self, CONTROL_FD_VARIABLE, CONTROL_MESSAGE_BYTES_MAX, CodeSite, Descriptors, JobDescription, RaceReport,
-    RaceWriter, ThreadWait, ToLauncher, ToNode, WaitReport, WriteTrackingChoice,
+    self, CONTROL_FD_VARIABLE, CONTROL_MESSAGE_BYTES_MAX, CodeSite, Descriptors, JobDescription, RaceAccount,
+    RaceReport, RaceSide, ThreadWait, ToLauncher, ToNode, WaitReport, WriteTrackingChoice,
 };
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
     SendAncillaryMessage, SendFlags, SocketFlags, SocketType,
-=======
-    self, CONTROL_FD_VARIABLE, CONTROL_MESSAGE_BYTES_MAX, CodeSite, JobDescription, RaceAccount, RaceReport,
-    RaceSide, ThreadWait, ToLauncher, ToNode, WaitReport, WriteTrackingChoice,
->>>>>>> part-c
 };
 
 use crate::support::{Called, eventually, finish, hiroba, mark, processes_marked, send, start};

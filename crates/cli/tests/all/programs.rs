@@ -67,7 +67,7 @@ fn public_house() -> &'static Path {
     })
 }
 
-fn compile(source: &str) -> PathBuf {
+pub(crate) fn compile(source: &str) -> PathBuf {
     let source = repository().join(source);
     let name = source.file_stem().expect("a file name").to_os_string();
     let program = workshop().join(name).with_extension(unique());
@@ -88,7 +88,7 @@ fn unique() -> String {
 }
 
 /// Runs a command, and kills it when it takes too long.
-fn finish(command: &mut Command) -> Output {
+pub(crate) fn finish(command: &mut Command) -> Output {
     let describe = format!("{command:?}");
     let child = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn();
     let child = child.expect("the command starts");
@@ -124,17 +124,17 @@ fn job(hiroba: &Path, nodes: u16, options: &[&str], program: &Path, arguments: &
 }
 
 #[track_caller]
-fn run(nodes: u16, options: &[&str], program: &Path, arguments: &[&str]) -> Output {
+pub(crate) fn run(nodes: u16, options: &[&str], program: &Path, arguments: &[&str]) -> Output {
     succeeds(job(Path::new(HIROBA), nodes, options, program, arguments))
 }
 
 /// How faults come, how writes are noticed, and who runs the job.
 #[derive(Clone, Copy, Debug)]
-struct Way {
+pub(crate) struct Way {
     source: &'static str,
     tracking: &'static str,
     /// Not as root, though the tests are run by root.
-    as_nobody: bool,
+    pub(crate) as_nobody: bool,
 }
 
 impl Way {
@@ -142,7 +142,7 @@ impl Way {
         ["--fault-source", self.source, "--write-tracking", self.tracking]
     }
 
-    fn job(&self, nodes: u16, options: &[&str], program: &Path, arguments: &[&str]) -> Command {
+    pub(crate) fn job(&self, nodes: u16, options: &[&str], program: &Path, arguments: &[&str]) -> Command {
         let options = [&self.options(), options].concat();
         if !self.as_nobody {
             return job(Path::new(HIROBA), nodes, &options, program, arguments);
@@ -161,7 +161,7 @@ impl Way {
 }
 
 /// The ways that this machine and user have; the rest are named on stderr.
-fn ways() -> &'static [Way] {
+pub(crate) fn ways() -> &'static [Way] {
     static WAYS: OnceLock<Vec<Way>> = OnceLock::new();
     WAYS.get_or_init(|| {
         let program = compile("tests/programs/init.c");
@@ -198,7 +198,7 @@ fn ways() -> &'static [Way] {
     })
 }
 
-fn in_every_way(nodes: u16, options: &[&str], program: &Path, arguments: &[&str]) {
+pub(crate) fn in_every_way(nodes: u16, options: &[&str], program: &Path, arguments: &[&str]) {
     for way in ways() {
         way.run(nodes, options, program, arguments);
     }

@@ -90,6 +90,10 @@ impl FaultSource for EventSource {
         self.supervised.protect(pages, access)
     }
 
+    fn execute(&self, pages: PageRange, on: bool) -> Result<(), MemoryError> {
+        self.supervised.memory().open_for_executing(pages, on)
+    }
+
     fn watch(&self, pages: PageRange) -> Result<(), MemoryError> {
         self.supervised.watch(pages)
     }

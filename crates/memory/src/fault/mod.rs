@@ -26,7 +26,7 @@ use std::{os::fd::BorrowedFd, sync::Arc};
 use hiroba_base::{Access, PageId, PageRange, PageSet};
 
 pub use signal::{
-    believed_blocked, exchange_program_action, fault_signals, set_believed_blocked, set_last_words,
+    believed_blocked, exchange_program_action, fault_signals, is_fetch, set_believed_blocked, set_last_words,
 };
 pub use stack::{ALTERNATE_STACK_BYTES, exchange_program_stack, install_alternate_stack};
 
@@ -174,6 +174,13 @@ pub trait FaultSource: Send + Sync {
     /// When pages are not allocated or there is no memory for frames; the access of each page is then
     /// either the old or the new.
     fn protect(&self, pages: PageRange, access: Access) -> Result<(), MemoryError>;
+
+    /// Lets the program execute code in allocated, registered pages, or no more; what its loads and stores may do stays as it is. To fetch an
+    /// instruction is to load: where the page's access does not allow that, a fault of kind `Read` comes.
+    ///
+    /// # Errors
+    /// When pages are not allocated, or the kernel refuses; the pages may be as before then, or some of them changed.
+    fn execute(&self, pages: PageRange, on: bool) -> Result<(), MemoryError>;
 
     /// Lets loads and stores on pages run free, whatever their access was, notes from now on which of their granules are written,
     /// and lets those who wait on them go on. Pages get a frame. Safe to call in signal context.

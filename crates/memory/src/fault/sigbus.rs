@@ -73,6 +73,10 @@ impl FaultSource for SigbusSource {
         self.receiver.supervised.protect(pages, access)
     }
 
+    fn execute(&self, pages: PageRange, on: bool) -> Result<(), MemoryError> {
+        self.receiver.supervised.memory().open_for_executing(pages, on)
+    }
+
     fn watch(&self, pages: PageRange) -> Result<(), MemoryError> {
         self.receiver.supervised.watch(pages)
     }

@@ -57,6 +57,8 @@ pub(super) struct RawFault {
     pub(super) entry_present: Option<bool>,
     /// Where the program was, when the processor's context is known.
     pub(super) program_counter: Option<usize>,
+    /// Whether it was the instruction itself that could not be loaded.
+    pub(super) is_fetch: bool,
 }
 
 /// Who gets the faults of a signal, in signal context.
@@ -303,8 +305,21 @@ fn decode(info: *mut libc::siginfo_t, context: *mut c_void) -> RawFault {
     // and `code` tells.
     let address = unsafe { info.si_addr() };
     let (kind, entry_present) = decode_error(context);
+    let address = address.addr();
     let program_counter = program_counter(context);
-    RawFault { address: address.addr(), code: info.si_code, kind, entry_present, program_counter }
+    let is_fetch = is_fetch(address, program_counter);
+    RawFault { address, code: info.si_code, kind, entry_present, program_counter, is_fetch }
+}
+
+/// Whether a touch of `address` was for an instruction: one that runs cannot lie where it cannot be loaded, so only its own bytes can.
+pub fn is_fetch(address: usize, program_counter: Option<usize>) -> bool {
+    /// x86 has the longest.
+    const INSTRUCTION_BYTES_MAX: usize = 15;
+    let page = |address: usize| address / rustix::param::page_size();
+    program_counter.is_some_and(|at| {
+        let crosses = page(at) != page(address) && (at..at + INSTRUCTION_BYTES_MAX).contains(&address);
+        at == address || crosses
+    })
 }
 
 #[cfg(target_arch = "x86_64")]

@@ -59,6 +59,8 @@ impl SignalReceiver for Receiver {
             return FaultOutcome::NotOurs;
         }
         match self.claim.memory().allocated_page_of(raw.address) {
+            // Access would not help: the page holds no code, and the fault would come again without end.
+            Some(page) if raw.is_fetch && !self.claim.memory().is_executable(page) => FaultOutcome::NotOurs,
             Some(page) => self.handler.handle_fault(raw.at(page)),
             None => FaultOutcome::NotOurs,
         }
@@ -79,10 +81,33 @@ impl Receiver {
         if access != Access::None {
             self.claim.memory().populate(pages)?;
         }
+        if access == Access::None || !self.claim.memory().is_any_executable(pages) {
+            return self.protect_as(offset, bytes, protection);
+        }
+        for (run, holds_code) in self.claim.memory().executable_runs(pages) {
+            let (offset, bytes) = self.claim.memory().span(run)?;
+            let execute = if holds_code { MprotectFlags::EXEC } else { MprotectFlags::empty() };
+            self.protect_as(offset, bytes, protection | execute)?;
+        }
+        Ok(())
+    }
+
+    fn protect_as(&self, offset: usize, bytes: usize, protection: MprotectFlags) -> Result<(), MemoryError> {
         match self.claim.memory().application().protect(offset, bytes, protection) {
             Err(Errno::NOMEM) => self.protect_after_merging(offset, bytes, protection),
-            other => other.map_err(system),
+            other => other.map_err(MemoryError::of_view("mprotect")),
         }
+    }
+
+    /// Which access the pages have is not known here: they lose it, and get it back with the next faults, as executable as they are then. A
+    /// thread that gives them access at the same time without knowing of this makes a fetch fault once more.
+    fn execute(&self, pages: PageRange, on: bool) -> Result<(), MemoryError> {
+        self.claim.memory().allocated_span(pages)?;
+        if !on && !self.claim.memory().is_any_executable(pages) {
+            return Ok(());
+        }
+        self.claim.memory().note_executable(pages, on)?;
+        self.protect(pages, Access::None)
     }
 
     fn protect_after_merging(
@@ -105,14 +130,10 @@ impl Receiver {
                     unit = unit.saturating_mul(NEIGHBOURHOOD_GROWTH)
                 }
                 Err(Errno::NOMEM) => return Err(MemoryError::TooManyMappings),
-                other => return other.map_err(system),
+                other => return other.map_err(MemoryError::of_view("mprotect")),
             }
         }
     }
-}
-
-fn system(errno: Errno) -> MemoryError {
-    MemoryError::System { operation: "mprotect of the application's view", errno }
 }
 
 impl Drop for Receiver {
@@ -140,6 +161,10 @@ impl FaultSource for SigsegvSource {
 
     fn protect(&self, pages: PageRange, access: Access) -> Result<(), MemoryError> {
         self.receiver.protect(pages, access)
+    }
+
+    fn execute(&self, pages: PageRange, on: bool) -> Result<(), MemoryError> {
+        self.receiver.execute(pages, on)
     }
 
     fn watch(&self, _pages: PageRange) -> Result<(), MemoryError> {

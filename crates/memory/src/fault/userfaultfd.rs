@@ -230,11 +230,20 @@ impl Userfaultfd {
         let granule_bytes = rustix::param::page_size();
         let end = range.start + range.bytes;
         let mut start = range.start;
+        let mut bytes_max = range.bytes;
         while start < end {
-            let rest = Addresses { start, bytes: end - start };
-            let mut argument = UffdioContinue { range: rest.for_kernel(), mode, mapped: 0 };
+            let piece = Addresses { start, bytes: bytes_max.min(end - start) };
+            let mut argument = UffdioContinue { range: piece.for_kernel(), mode, mapped: 0 };
             match self.ioctl(UFFDIO_CONTINUE, &mut argument) {
-                Ok(()) => break,
+                Ok(()) => {
+                    start += piece.bytes;
+                    bytes_max = end - start;
+                }
+                // The piece is in more than one of the kernel's mappings, which is more than it takes: the program may execute a part
+                // of it, or has given advice on it.
+                Err(Errno::NOENT) if piece.bytes > granule_bytes => {
+                    bytes_max = (piece.bytes / 2).next_multiple_of(granule_bytes);
+                }
                 // A part was mapped; what stopped the kernel shows when we go on from there.
                 Err(Errno::AGAIN) => start += usize::try_from(argument.mapped).unwrap_or(0),
                 Err(Errno::EXIST) => {
@@ -535,9 +544,9 @@ impl Supervised {
         // In this order no thread ever finds the pages accessible and unwatched.
         self.uffd_of(pages)
             .register(self.addresses(pages))
-            .map_err(MemoryError::system("ioctl(UFFDIO_REGISTER)"))?;
+            .map_err(MemoryError::of_view("ioctl(UFFDIO_REGISTER)"))?;
         view.protect(offset, bytes, MprotectFlags::READ | MprotectFlags::WRITE)
-            .map_err(MemoryError::system("mprotect of the application's view"))?;
+            .map_err(MemoryError::of_view("mprotect"))?;
         if let Some(tracker) = self.tracker.as_ref().filter(|_| stores == WriteTracking::Async) {
             tracker.registered.insert_range(pages).map_err(MemoryError::system(PAGE_TABLE))?;
         }
@@ -582,7 +591,7 @@ impl Supervised {
             let addresses = self.addresses(run);
             if probably_mapped {
                 let changed = uffd.write_protect(addresses, write_protected);
-                changed.map_err(MemoryError::system(WRITEPROTECT))?;
+                changed.map_err(MemoryError::of_view(WRITEPROTECT))?;
                 some_sleep_on |= write_protected;
                 continue;
             }
@@ -591,10 +600,10 @@ impl Supervised {
                 met_mapped = true;
                 Ok(())
             };
-            uffd.map(addresses, write_protected, note).map_err(MemoryError::system(CONTINUE))?;
+            uffd.map(addresses, write_protected, note).map_err(MemoryError::of_view(CONTINUE))?;
             if met_mapped {
                 let changed = uffd.write_protect(addresses, write_protected);
-                changed.map_err(MemoryError::system(WRITEPROTECT))?;
+                changed.map_err(MemoryError::of_view(WRITEPROTECT))?;
                 some_sleep_on |= write_protected;
             }
             self.mapped.insert_range(run).map_err(MemoryError::system(PAGE_TABLE))?;
@@ -623,7 +632,7 @@ impl Supervised {
     fn unmap(&self, offset: usize, bytes: usize) -> Result<(), MemoryError> {
         let view = self.memory().application();
         view.advise(offset, bytes, Advice::LinuxDontNeed)
-            .map_err(MemoryError::system("madvise(MADV_DONTNEED)"))
+            .map_err(MemoryError::of_view("madvise(MADV_DONTNEED)"))
     }
 
     pub(super) fn watch(&self, pages: PageRange) -> Result<(), MemoryError> {
@@ -659,14 +668,14 @@ impl Supervised {
             met_mapped = true;
             Ok(())
         };
-        self.uffd.map(self.addresses(run), false, note).map_err(MemoryError::system(CONTINUE))?;
+        self.uffd.map(self.addresses(run), false, note).map_err(MemoryError::of_view(CONTINUE))?;
         self.mapped.insert_range(run).map_err(MemoryError::system(PAGE_TABLE))?;
         Ok(met_mapped)
     }
 
     /// Begins to note writes to granules that are mapped.
     fn protect_mapped(&self, run: PageRange) -> Result<bool, MemoryError> {
-        self.uffd.write_protect(self.addresses(run), true).map_err(MemoryError::system(WRITEPROTECT))?;
+        self.uffd.write_protect(self.addresses(run), true).map_err(MemoryError::of_view(WRITEPROTECT))?;
         Ok(true)
     }
 
@@ -678,7 +687,7 @@ impl Supervised {
             met_mapped = true;
             self.uffd.write_protect(granule, true)
         };
-        self.uffd.map(self.addresses(run), true, protect).map_err(MemoryError::system(CONTINUE))?;
+        self.uffd.map(self.addresses(run), true, protect).map_err(MemoryError::of_view(CONTINUE))?;
         self.mapped.insert_range(run).map_err(MemoryError::system(PAGE_TABLE))?;
         Ok(met_mapped)
     }

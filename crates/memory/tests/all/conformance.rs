@@ -75,6 +75,10 @@ conformance! {
         faults_say_where_they_come_from: Ending::Success,
         stores_fault_on_pages_that_are_registered_so: Ending::Success,
         pages_that_are_mapped_elsewhere_fault_no_more: Ending::Success,
+        code_is_executed_where_it_may_be: Ending::Success,
+        a_range_across_executable_pages_changes_as_one: Ending::Success,
+        data_that_is_executed_kills: SEGMENTATION,
+        a_view_that_was_locked_loses_its_pages_all_the_same: Ending::Success,
     }
     with faults: {
         a_load_and_then_a_store_fault_once_each,
@@ -156,6 +160,87 @@ fn pages_that_are_mapped_elsewhere_fault_no_more(mode: Mode) {
         assert_eq!(paged.collect(), [15, 40]);
     }
     assert_eq!(paged.take_faults(), []);
+}
+
+/// Makes a function that returns at once, and calls it.
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
+fn execute(paged: &Paged, page: u64) {
+    let code: &[u8] = if cfg!(target_arch = "x86_64") { &[0xc3] } else { &[0xc0, 0x03, 0x5f, 0xd6] };
+    paged.memory.write(PageId(page), 0, code).unwrap();
+    // SAFETY: the page holds a function without arguments and results.
+    let function = unsafe { std::mem::transmute::<*mut u8, extern "C" fn()>(paged.at(page, 0)) };
+    function();
+}
+
+fn code_is_executed_where_it_may_be(mode: Mode) {
+    let paged = Paged::new(mode, 16);
+    paged.source.execute(range(2, 4), true).unwrap();
+    for round in 0..3 {
+        execute(&paged, 3);
+        let faults = paged.take_faults();
+        assert_eq!(faults, [paged.read_fault(3, 0)], "round {round}: to fetch is to load, and comes once");
+        execute(&paged, 3);
+        assert_eq!(paged.take_faults(), [], "round {round}");
+        paged.protect(range(0, 16), Access::None);
+    }
+    // What is not executed faults, and is found written, as ever.
+    paged.store(3, 9, 1);
+    assert_eq!(paged.take_faults(), [paged.write_fault(3, 9)]);
+    assert_eq!((paged.load(3, 9), paged.runtime_byte(3, 9)), (1, 1));
+    paged.source.execute(range(2, 4), false).unwrap();
+    assert_eq!((paged.load(3, 9), paged.load(2, 0)), (1, 0));
+    let error = paged.source.execute(range(15, 2), true).unwrap_err();
+    assert!(matches!(error, MemoryError::NotAllocated { .. }), "{error}");
+}
+
+/// To the kernel they are several mappings.
+fn a_range_across_executable_pages_changes_as_one(mode: Mode) {
+    let paged = Paged::new(mode, 64);
+    for page in [3, 4, 9, 20, 21, 22, 40, 63] {
+        paged.source.execute(range(page, 1), true).unwrap();
+    }
+    for round in 1..4 {
+        for (first, count) in [(0, 64), (3, 7), (4, 17), (21, 43)] {
+            paged.protect(range(first, count), Access::None);
+            paged.protect(range(first, count), Access::Write);
+            paged.take_faults();
+            (first..first + count).for_each(|page| paged.store(page, 8, round));
+            assert_eq!(paged.take_faults(), [], "a page of {first} and {count} was not writable");
+            assert!((first..first + count).all(|page| paged.runtime_byte(page, 8) == round));
+        }
+        paged.protect(range(0, 64), Access::None);
+        if mode.tracking == WriteTracking::Async {
+            paged.watch(range(0, 64));
+            for page in [2, 3, 22, 23] {
+                paged.store(page, 16, round);
+            }
+            assert_eq!(paged.collect(), [2, 3, 22, 23]);
+        }
+        paged.take_faults();
+    }
+}
+
+fn data_that_is_executed_kills(mode: Mode) {
+    let paged = Paged::new(mode, 8);
+    paged.source.execute(range(0, 2), true).unwrap();
+    execute(&paged, 1);
+    paged.protect(range(2, 2), Access::Write);
+    println!("{LAST_WORDS}");
+    execute(&paged, 2);
+}
+
+/// The kernel keeps the entries of locked pages: a program may have locked them by a raw system call.
+fn a_view_that_was_locked_loses_its_pages_all_the_same(mode: Mode) {
+    let paged = Paged::new(mode, 16);
+    paged.protect(range(0, 16), Access::Write);
+    // SAFETY: locking changes no byte.
+    let locked = unsafe { libc::syscall(libc::SYS_mlock, paged.at(4, 0), 2 * 4096) };
+    assert_eq!(locked, 0);
+    paged.store(4, 0, 7);
+    paged.protect(range(0, 16), Access::None);
+    paged.take_faults();
+    assert_eq!(paged.load(4, 0), 7);
+    assert_eq!(paged.take_faults(), [paged.read_fault(4, 0)]);
 }
 
 fn lowered_to_read_a_page_faults_on_stores_again(mode: Mode) {
