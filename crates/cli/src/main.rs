@@ -9,6 +9,7 @@ mod doctor;
 mod failure;
 mod lines;
 mod litmus;
+mod output_file;
 mod quantities;
 mod reproduce;
 mod run;

@@ -6,7 +6,6 @@
 mod children;
 mod html;
 mod jobs;
-mod output;
 mod paper_000;
 mod paper_001;
 mod plots;
@@ -22,13 +21,13 @@ use std::path::PathBuf;
 
 use children::Children;
 use jobs::Workshop;
-use output::OutputFile;
 use programs::{COMPILER_FLAGS, TEST_COMPILER_FLAGS};
 use report::{Report, Table};
 use stopped::Stopped;
 use watch::Watch;
 
 use crate::failure::{Failure, STATUS_BAD_INPUT, system_words};
+use crate::output_file::{OutputFile, Purpose};
 use crate::run::progress::terminal_columns;
 
 /// The papers whose tables can be made.
@@ -129,8 +128,11 @@ fn processor_name() -> String {
 
 /// Makes a paper's tables, prints them and writes the files that were asked for.
 pub fn reproduce(options: &ReproduceOptions) -> Result<u8, Failure> {
-    let json = options.json.as_deref().map(|path| OutputFile::open("--json", path)).transpose()?;
-    let html = options.html.as_deref().map(|path| OutputFile::open("--html", path)).transpose()?;
+    let open = |path: &Option<PathBuf>, flag| {
+        let purpose = Purpose { what: "the figures", flag, status: STATUS_BAD_INPUT };
+        path.as_deref().map(|path| OutputFile::open(path, purpose)).transpose()
+    };
+    let (json, html) = (open(&options.json, "--json")?, open(&options.html, "--html")?);
     if json.as_ref().zip(html.as_ref()).is_some_and(|(json, html)| json.is_same_as(html)) {
         return Err(Failure {
             status: STATUS_BAD_INPUT,
@@ -149,10 +151,10 @@ pub fn reproduce(options: &ReproduceOptions) -> Result<u8, Failure> {
     let _ = std::io::stdout().write_all(text::render(&report, text_columns()).as_bytes());
     if let Some(json) = json {
         let text = serde_json::to_string_pretty(&report).map_err(|error| Failure::new(error.to_string()))?;
-        json.write(&format!("{text}\n"))?;
+        json.write(format!("{text}\n").as_bytes())?;
     }
     if let Some(html) = html {
-        html.write(&html::render(&report)?)?;
+        html.write(html::render(&report)?.as_bytes())?;
     }
     Ok(0)
 }

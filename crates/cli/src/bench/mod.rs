@@ -20,7 +20,6 @@ mod updates;
 
 use std::io::{BufRead, BufReader, IsTerminal, Write};
 use std::os::unix::process::CommandExt;
-use std::path::Path;
 use std::process::{Command, Stdio};
 
 use hiroba_node::Protocol;
@@ -29,6 +28,7 @@ use rustix::process::Signal;
 use serde::{Deserialize, Serialize};
 
 use crate::failure::{Failure, STATUS_HIROBA, system_words};
+use crate::output_file::{OutputFile, Purpose};
 pub use node::serve_as_node;
 pub use plan::{BenchOptions, BenchPlan, Group};
 pub use unsealed::{UnsealedJob, run_without_seal};
@@ -90,7 +90,8 @@ enum Report {
 
 /// Measures what was asked for, prints the table, writes the JSON.
 pub fn bench(options: &BenchOptions) -> Result<u8, Failure> {
-    let json = options.json.as_deref().map(|path| create(path).map(|file| (path, file))).transpose()?;
+    const JSON: Purpose = Purpose { what: "the rows", flag: "--json", status: STATUS_HIROBA };
+    let json = options.json.as_deref().map(|path| OutputFile::open(path, JSON)).transpose()?;
     let setting = Setting::choose(options)?;
     let mut progress = Progress::default();
     let mut rows = Vec::new();
@@ -131,29 +132,11 @@ pub fn bench(options: &BenchOptions) -> Result<u8, Failure> {
     );
     // A reader that has gone wants to see no more.
     let _ = std::io::stdout().write_all(table::render(&heading, &setting.describe(), &rows).as_bytes());
-    if let Some((path, file)) = json {
-        write_json(path, file, &rows)?;
+    if let Some(json) = json {
+        let text = serde_json::to_string_pretty(&rows).map_err(|error| Failure::new(error.to_string()))?;
+        json.write(format!("{text}\n").as_bytes())?;
     }
     Ok(0)
-}
-
-fn cannot_write(path: &Path, error: &std::io::Error) -> Failure {
-    Failure::new(format!(
-        "cannot write the rows to '{}': {}; name another file after --json",
-        path.display(),
-        system_words(error)
-    ))
-}
-
-/// Opened before anything is measured, so that a typing error costs no minute.
-fn create(path: &Path) -> Result<std::fs::File, Failure> {
-    std::fs::File::create(path).map_err(|error| cannot_write(path, &error))
-}
-
-fn write_json(path: &Path, mut file: std::fs::File, rows: &[Row]) -> Result<(), Failure> {
-    let text = serde_json::to_string_pretty(rows).map_err(std::io::Error::from);
-    text.and_then(|text| file.write_all(format!("{text}\n").as_bytes()))
-        .map_err(|error| cannot_write(path, &error))
 }
 
 /// How faults are caught and writes found in the measured jobs: named, so that each row can say it.

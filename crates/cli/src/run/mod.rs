@@ -28,15 +28,15 @@ mod supervise;
 mod trace_directory;
 mod waiting;
 
-use std::fs::{File, OpenOptions};
 use std::io::Write;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use hiroba_trace::{RunStatistics, Totals};
 use hiroba_wire::control::FaultSourceChoice;
 
 use crate::arguments::RunOptions;
-use crate::failure::{Failure, say, system_words};
+use crate::failure::{Failure, STATUS_HIROBA, say};
+use crate::output_file::{OutputFile, Purpose};
 use crate::statistics_table;
 pub use agent::serve as serve_as_agent;
 use debug::Debugger;
@@ -44,6 +44,9 @@ use guardian::Front;
 use start::{Plan, Started};
 use supervise::{Outcome, Stop};
 use trace_directory::TraceDirectory;
+
+/// The file of `--stats=json:FILE`.
+const STATISTICS: Purpose = Purpose { what: "the statistics", flag: "--stats=json:", status: STATUS_HIROBA };
 
 /// Runs the program and returns the job's exit status.
 pub fn run(options: &RunOptions) -> Result<u8, Failure> {
@@ -80,9 +83,10 @@ fn check_nodes_needs(options: &RunOptions, debugging: bool) -> Result<FaultSourc
 
 fn supervise(plan: &Plan, front: Front) -> Result<u8, Failure> {
     let options = plan.options;
-    let file = options.statistics_json.as_deref().map(StatisticsFile::open).transpose()?;
-    let trace = options.trace.as_deref().map(|path| TraceDirectory::open(path, options)).transpose();
-    let trace = trace.inspect_err(|_| discard(&file))?;
+    // Looked at before the job starts, so that an hour's run is not lost to a typing error.
+    let file =
+        options.statistics_json.as_deref().map(|path| OutputFile::open(path, STATISTICS)).transpose()?;
+    let trace = options.trace.as_deref().map(|path| TraceDirectory::open(path, options)).transpose()?;
     let stopped = match start::start(plan, trace.as_ref(), front) {
         Ok(Started { supervisor, gate, nodes, wakefulness: _awake }) => match supervisor.run(gate) {
             Ok(outcome) => {
@@ -97,7 +101,6 @@ fn supervise(plan: &Plan, front: Front) -> Result<u8, Failure> {
         Err(stop) => stop,
     };
     guardian::kill_descendants();
-    discard(&file);
     if let Some(trace) = trace {
         trace.discard();
     }
@@ -107,20 +110,14 @@ fn supervise(plan: &Plan, front: Front) -> Result<u8, Failure> {
             Err(resolve::refused(&options.program, &path, &std::io::Error::from_raw_os_error(errno)))
         }
         Stop::Failed(failure) => Err(failure),
-        Stop::FrontGone => Ok(crate::failure::STATUS_HIROBA),
-    }
-}
-
-fn discard(file: &Option<StatisticsFile>) {
-    if let Some(file) = file {
-        file.discard();
+        Stop::FrontGone => Ok(STATUS_HIROBA),
     }
 }
 
 /// Writes the account of the run wherever it was asked for.
 ///
 /// A job that died is accounted for as far as known: by the nodes that had left it.
-fn conclude(options: &RunOptions, nodes: u16, outcome: &Outcome, file: Option<StatisticsFile>) -> u8 {
+fn conclude(options: &RunOptions, nodes: u16, outcome: &Outcome, file: Option<OutputFile>) -> u8 {
     let account = RunStatistics {
         program: options.program.to_string_lossy().into_owned(),
         nodes,
@@ -143,7 +140,7 @@ fn conclude(options: &RunOptions, nodes: u16, outcome: &Outcome, file: Option<St
             let _ = std::io::stderr().write_all(statistics_table::render(&account, columns).as_bytes());
         }
     }
-    match file.map(|file| file.write(&account)) {
+    match file.map(|file| write_statistics(file, &account)) {
         Some(Err(failure)) => {
             say(&failure.sentence);
             if outcome.status == 0 { failure.status } else { outcome.status }
@@ -152,46 +149,7 @@ fn conclude(options: &RunOptions, nodes: u16, outcome: &Outcome, file: Option<St
     }
 }
 
-/// The file of `--stats=json:FILE`: opened before the job starts, so that an hour's run is not lost to a typing error.
-struct StatisticsFile {
-    file: File,
-    path: PathBuf,
-    created: bool,
-}
-
-impl StatisticsFile {
-    fn open(path: &Path) -> Result<StatisticsFile, Failure> {
-        let created = OpenOptions::new().write(true).create_new(true).open(path);
-        let (file, created) = match created {
-            Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => {
-                (OpenOptions::new().write(true).open(path), false)
-            }
-            other => (other, true),
-        };
-        match file {
-            Ok(file) => Ok(StatisticsFile { file, path: path.to_owned(), created }),
-            Err(error) => Err(Failure::new(format!(
-                "cannot write the statistics to '{}': {}; name another file after --stats=json:",
-                path.display(),
-                system_words(&error)
-            ))),
-        }
-    }
-
-    fn write(mut self, account: &RunStatistics) -> Result<(), Failure> {
-        // Pipes and terminals have no length to cut.
-        let _ = self.file.set_len(0);
-        let text = serde_json::to_string_pretty(account).map_err(std::io::Error::from);
-        text.and_then(|text| self.file.write_all(format!("{text}\n").as_bytes())).map_err(|error| {
-            let path = self.path.display();
-            Failure::new(format!("cannot write the statistics to '{path}': {}", system_words(&error)))
-        })
-    }
-
-    /// The job never started: leave nothing behind.
-    fn discard(&self) {
-        if self.created {
-            let _ = std::fs::remove_file(&self.path);
-        }
-    }
+fn write_statistics(file: OutputFile, account: &RunStatistics) -> Result<(), Failure> {
+    let text = serde_json::to_string_pretty(account).map_err(|error| Failure::new(error.to_string()))?;
+    file.write(format!("{text}\n").as_bytes())
 }

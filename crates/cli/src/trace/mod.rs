@@ -3,14 +3,14 @@
 mod chrome;
 mod summary;
 
-use std::fs::File;
-use std::io::{BufWriter, Write};
+use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use hiroba_base::NodeId;
 use hiroba_trace::{Ending, Record, Trace, TraceError};
 
-use crate::failure::{Failure, say, system_words};
+use crate::failure::{Failure, STATUS_HIROBA, say};
+use crate::output_file::{OutputFile, Purpose};
 
 /// What to do with a trace.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -51,11 +51,15 @@ fn unreadable(error: &TraceError) -> Failure {
 }
 
 fn export(trace: &Trace, output: &Path) -> Result<(), Failure> {
-    let failed = |error: std::io::Error| {
-        Failure::new(format!("cannot write '{}': {}", output.display(), system_words(&error)))
-    };
-    let mut file = BufWriter::new(File::create(output).map_err(failed)?);
-    chrome::write(trace, &mut file)?.and_then(|()| file.flush()).map_err(failed)
+    let purpose = Purpose { what: "the trace", flag: "-o", status: STATUS_HIROBA };
+    let mut damaged = None;
+    let written = OutputFile::open(output, purpose)?.fill(|mut file| {
+        chrome::write(trace, &mut file).unwrap_or_else(|failure| {
+            damaged = Some(failure);
+            Err(std::io::ErrorKind::InvalidData.into())
+        })
+    });
+    damaged.map_or(written, Err)
 }
 
 /// Hands all records of a node to `take`, in order, and says so when there were more.
