@@ -34,7 +34,8 @@ fn say(signal: i32, address: Option<usize>, program_counter: Option<usize>) {
 /// Why an address of shared memory may not be touched.
 fn why_not(runtime: &Runtime, signal: i32, address: usize, is_fetch: bool) -> String {
     if runtime.is_forked() {
-        return "a child made by fork has no shared memory; let it exec another program, or use threads".to_owned();
+        return "a child made by fork has no shared memory; let it exec another program, or use threads"
+            .to_owned();
     }
     if runtime.has_left() {
         return "shared memory is gone after hiroba_finalize".to_owned();

@@ -12,9 +12,9 @@ use rustix::io::Errno;
 use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendFlags};
 use rustix::process::{Pid, PidfdFlags, WaitOptions, WaitStatus, pidfd_open, wait};
 
-use super::handover::{Given, Handover};
-use super::evidence::{self, Shares};
 use super::deaths::MemoryKills;
+use super::evidence::{self, Shares};
+use super::handover::{Given, Handover};
 use super::liveness::{Doing, Looks, doing};
 use super::spawn::{ExecReport, Spawned};
 use super::status::End;

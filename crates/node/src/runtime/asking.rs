@@ -238,7 +238,9 @@ impl Runtime {
         let quiet = self.begin_spinning();
         self.tell(|core| self.ask_who_has_heard(core));
         let signals = SignalsHeld::hold();
-        self.poll_until(waiter, signals, quiet, || Runtime::all_touched_is_heard(&self.core()).then_some(()));
+        self.poll_until(waiter, signals, quiet, NAP, || {
+            Runtime::all_touched_is_heard(&self.core()).then_some(())
+        });
     }
 
     /// In a job of one node only another thread of this process can end the wait.
