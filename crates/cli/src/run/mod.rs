@@ -15,6 +15,7 @@ mod preload;
 pub mod processors;
 pub mod progress;
 mod races;
+pub mod remarks;
 mod remote;
 mod resolve;
 pub mod signals;
@@ -44,9 +45,10 @@ use trace_directory::TraceDirectory;
 
 /// Runs the program and returns the job's exit status.
 pub fn run(options: &RunOptions) -> Result<u8, Failure> {
-    let hosts = options.hosts.as_deref().map(hosts::read).transpose()?.unwrap_or_default();
+    let hosts = options.hosts.as_ref().map(hosts::find).transpose()?.unwrap_or_default();
     let debugger = Debugger::find(options)?;
     let plan = Plan { options, hosts: &hosts, debugger: debugger.as_ref() };
+    remarks::make(options);
     guardian::run_guarded(None, |front| match supervise(&plan, front) {
         Ok(status) => status,
         Err(failure) => {

@@ -4,12 +4,14 @@
 mod account;
 mod apps;
 mod bench;
+mod build_tools;
 mod check;
 mod cleanup;
 mod compiler;
 mod debugger;
 mod demo;
 mod doctor;
+mod habits;
 mod hosts;
 mod house;
 mod kernels;
