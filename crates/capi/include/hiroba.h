@@ -5,6 +5,11 @@
  * address on every node, so pointers may be shared too. A program started without `hiroba run` is a job
  * of one node.
  *
+ * What is shared: memory from hiroba_alloc, hiroba_alloc_at, hiroba_alloc_with and the hiroba_malloc family, and
+ * nothing else. Nodes are processes: globals, static variables, stacks and what plain malloc or new returns are
+ * private to a node, and a pointer to them means something else, or nothing, on another node. docs/PORTING.md
+ * tells how a program of threads is carried over.
+ *
  * Memory model: data-race-free programs behave as on one machine. What a thread writes is seen by another
  * one after they have synchronised: unlock -> lock of the same lock, or a barrier. Different bytes may be
  * written by different nodes and threads at once, even when they share a page.

@@ -1,5 +1,6 @@
 //! The command line: what is known, what is available, and one sentence for everything else.
 
+mod habits;
 mod values;
 
 use std::ffi::OsString;
@@ -7,7 +8,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::error::{ContextKind, ContextValue, ErrorKind};
-use clap::{Args, Parser, Subcommand};
+use clap::{Args, CommandFactory, Parser, Subcommand};
 use hiroba_base::{MAX_NODES, PageSize};
 use hiroba_node::{HomePolicy, Protocol};
 use hiroba_wire::control::{FaultSourceChoice, InjectedFaults, WriteTrackingChoice};
@@ -67,6 +68,15 @@ pub enum Command {
     Doctor,
 }
 
+/// How the user names the machines to run on.
+#[derive(Debug, Clone, PartialEq)]
+pub enum HostsGiven {
+    /// In a file.
+    File(PathBuf),
+    /// On the command line, with commas between them.
+    List(String),
+}
+
 /// `hiroba run`, checked.
 #[derive(Debug, Clone, PartialEq)]
 pub struct RunOptions {
@@ -114,8 +124,8 @@ pub struct RunOptions {
     pub bind: bool,
     /// How long a node or a host may be silent before it is taken for dead, zero for ever; `None`: the default.
     pub dead_after: Option<Duration>,
-    /// The file that lists the machines to run on.
-    pub hosts: Option<PathBuf>,
+    /// The machines to run on, if not this one alone.
+    pub hosts: Option<HostsGiven>,
     /// The command that starts a program on another machine, instead of ssh.
     pub launcher: Option<String>,
     /// Messages bear no seal: never by a command line, see [`UnsealedJob`].
@@ -127,44 +137,84 @@ pub struct RunOptions {
 }
 
 const AFTER_HELP: &str = "\
-On several machines (--hosts) nodes are numbered host by host, in the file's order; a
-host without slots gets an equal share of -n, else a node for each of its cores divided
-by THREADS. Program and working directory must be there under the same paths, and hiroba
-of the same build (its path there: $HIROBA_AGENT, if another). The environment of nodes
-on other machines is that of a login there, and the variables HIROBA_*, OMP_* and -x.
-Node 0 reads standard input only on this machine.
+On several machines (--hosts, -H) nodes are numbered host by host, in the given order; a host \
+without slots gets an equal share of -n, else a node for each of its cores divided by THREADS. \
+Program and working directory must be there under the same paths, and hiroba of the same build (its \
+path there: $HIROBA_AGENT, if another). The environment of nodes on other machines is that of a \
+login there, and the variables HIROBA_*, OMP_* and -x. Node 0 reads standard input only on this machine.
 
-Exit status: that of node 0 if it is not zero, else the first other node's that is not;
-125 a fault of Hiroba's or of its arguments, 126 the program cannot be executed,
-127 it was not found, 128+S a node was killed by signal S. Data races that --races
-reports do not change it.
+Words of mpirun are understood: -np, --np, -host, --hostfile, -machinefile, --tag-output (--label), \
+--bind-to (--bind), --oversubscribe.
 
-A job in which every thread waits for another is ended with 125 and a report of who
-waits for what.";
+Exit status: that of node 0 if it is not zero, else the first other node's that is not; 125 a fault \
+of Hiroba's or of its arguments, 126 the program cannot be executed, 127 it was not found, 128+S a \
+node was killed by signal S. Data races that --races reports do not change it.
+
+A job in which every thread waits for another is ended with 125 and a report of who waits for what.";
 
 const AFTER_BENCH_HELP: &str = "\
-Times are of single operations, measured one by one after a warm-up; p50 is the median,
-p99 the 99th percentile. 'raw' is the same exchange over plain sockets (or mapped memory), or
-the same bytes moved by plain loads, measured in the same run; 'ratio' is ours over raw, and
-'raw, sealed' the plain exchange with the fabric's seal on every message.
-'home idle' waits for the answer awake, 'home computing' runs the program meanwhile.";
+Times are of single operations, measured one by one after a warm-up; p50 is the median, p99 the \
+99th percentile. 'raw' is the same exchange over plain sockets (or mapped memory), or the same bytes \
+moved by plain loads, measured in the same run; 'ratio' is ours over raw, and 'raw, sealed' the plain \
+exchange with the fabric's seal on every message. 'home idle' waits for the answer awake, 'home \
+computing' runs the program meanwhile.";
 
 const AFTER_REPRODUCE_HELP: &str = "\
-Compiles the papers' programs with $CC (default cc), with Hiroba and without, and runs both.
-A run whose checks do not pass is an error and never a figure. Every figure says how it was
-obtained: by the clock, or, where nodes share cores, from processor seconds, which know no
-waiting and so give an upper bound. Leave the machine alone meanwhile.
+Compiles the papers' programs with $HIROBA_CC, $CC or cc, with Hiroba and without, and runs both. A \
+run whose checks do not pass is an error and never a figure. Every figure says how it was obtained: \
+by the clock, or, where nodes share cores, from processor seconds, which know no waiting and so give \
+an upper bound. Leave the machine alone meanwhile.
 
-Exit status: 0, 2 an unknown paper or a file that cannot be written, 125 a run failed or a
-paper is not available yet, 127 there is no compiler.";
+Exit status: 0, 2 an unknown paper or a file that cannot be written, 125 a run failed or a paper is \
+not available yet, 127 there is no compiler.";
 
 const AFTER_CHECK_HELP: &str = "\
-Every run is judged by what its nodes did to pages; accesses that a program makes through
+Every run is judged by what its nodes did to pages; accesses that a program makes through \
 hiroba_traced_load and hiroba_traced_store are judged byte by byte as well.
 
-Exit status: 0 the run keeps every promise, 1 it breaks one, 125 the trace cannot be read,
-or it is cut off and what there is of it keeps every promise. Data races are the
-program's own and do not change it.";
+Exit status: 0 the run keeps every promise, 1 it breaks one, 125 the trace cannot be read, or it is \
+cut off and what there is of it keeps every promise. Data races are the program's own and do not \
+change it.";
+
+const USAGE_CC: &str = "hiroba cc [--showme] [COMPILER ARGS]...";
+const USAGE_CXX: &str = "hiroba cxx [--showme] [COMPILER ARGS]...";
+const USAGE_FC: &str = "hiroba fc [--showme] [COMPILER ARGS]...";
+
+/// The help of a compiler wrapper, with the variables and the compiler of its language.
+macro_rules! after_compiler_help {
+    ($own:literal, $variable:literal, $compiler:literal, $command:literal) => {
+        concat!(
+            "--showme (or -show) prints the command instead of running it, --showme:compile and --showme:link print \
+             what is added to it. All other arguments go to the compiler; its own help is printed by '",
+            $compiler,
+            " --help'.\n\nThe compiler is the one that $",
+            $own,
+            " names, else $",
+            $variable,
+            ", else ",
+            $compiler,
+            ". A $",
+            $variable,
+            " that is hiroba itself is passed over. So build tools can be told to use it:\n\n  make ",
+            $variable,
+            "='hiroba ",
+            $command,
+            "'\n  ",
+            $variable,
+            "='hiroba ",
+            $command,
+            "' cmake -B build\n  ",
+            $variable,
+            "='hiroba ",
+            $command,
+            "' meson setup build"
+        )
+    };
+}
+
+const AFTER_CC_HELP: &str = after_compiler_help!("HIROBA_CC", "CC", "cc", "cc");
+const AFTER_CXX_HELP: &str = after_compiler_help!("HIROBA_CXX", "CXX", "c++", "cxx");
+const AFTER_FC_HELP: &str = after_compiler_help!("HIROBA_FC", "FC", "gfortran", "fc");
 
 const AFTER_DOCTOR_HELP: &str = "\
 Changes nothing. Exit status: 0, or 125 when jobs of several nodes cannot run here.";
@@ -174,7 +224,6 @@ Changes nothing. Exit status: 0, or 125 when jobs of several nodes cannot run he
     name = "hiroba",
     version,
     about = "One address space over several nodes: runs shared-memory programs on a software distributed shared memory",
-    disable_help_subcommand = true,
     max_term_width = 100
 )]
 struct CommandLine {
@@ -187,14 +236,14 @@ enum Subcommands {
     /// Run a program on several nodes
     #[command(after_help = AFTER_HELP)]
     Run(Box<RunArguments>),
-    /// Compile or link a C program: calls $CC (default cc) with hiroba.h and the library
-    #[command(disable_help_flag = true)]
+    /// Compile or link a C program: calls $HIROBA_CC, $CC or cc with hiroba.h and the library
+    #[command(disable_help_flag = true, override_usage = USAGE_CC, after_help = AFTER_CC_HELP)]
     Cc(CompilerArguments),
-    /// Compile or link a C++ program: calls $CXX (default c++)
-    #[command(disable_help_flag = true)]
+    /// Compile or link a C++ program: calls $HIROBA_CXX, $CXX or c++
+    #[command(disable_help_flag = true, override_usage = USAGE_CXX, after_help = AFTER_CXX_HELP)]
     Cxx(CompilerArguments),
-    /// Compile or link a Fortran program: calls $FC (default gfortran)
-    #[command(disable_help_flag = true)]
+    /// Compile or link a Fortran program: calls $HIROBA_FC, $FC or gfortran
+    #[command(disable_help_flag = true, override_usage = USAGE_FC, after_help = AFTER_FC_HELP)]
     Fc(CompilerArguments),
     /// Measure what faults, locks, barriers, releases and diffs cost on this machine
     #[command(after_help = AFTER_BENCH_HELP)]
@@ -276,7 +325,7 @@ struct UnavailableArguments {
 
 #[derive(Args)]
 struct CompilerArguments {
-    /// Arguments for the compiler; -show prints the command instead of running it
+    /// Arguments for the compiler
     #[arg(trailing_var_arg = true, allow_hyphen_values = true, value_name = "COMPILER ARGS")]
     arguments: Vec<OsString>,
 }
@@ -350,8 +399,11 @@ struct RunArguments {
     #[arg(long, value_name = "SECONDS", allow_hyphen_values = true)]
     dead_after: Option<String>,
     /// Run on the machines that FILE lists, one a line as HOST [slots=N] [address=IP], reached by ssh; see below
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", conflicts_with = "host_list")]
     hosts: Option<PathBuf>,
+    /// Run on these machines, as --hosts does on those of a file
+    #[arg(short = 'H', value_name = "HOST[:SLOTS],...")]
+    host_list: Option<String>,
     /// Start programs on other machines by CMD HOST PROGRAM ARGS instead of ssh
     #[arg(long, value_name = "CMD")]
     launcher: Option<String>,
@@ -444,19 +496,15 @@ impl UnavailableFlags {
 
 /// Parses and checks the command line.
 pub fn parse(arguments: impl Iterator<Item = OsString>) -> Result<Command, Failure> {
-    let line = match CommandLine::try_parse_from(arguments) {
+    let line = match CommandLine::try_parse_from(habits::translate(arguments.collect())?) {
         Ok(line) => line,
         Err(error) => return explain(&error),
     };
     match line.command {
         Subcommands::Run(arguments) => Ok(Command::Run(Box::new(check_run(*arguments)?))),
-        Subcommands::Cc(given) => Ok(Command::Compile { language: Language::C, arguments: given.arguments }),
-        Subcommands::Cxx(given) => {
-            Ok(Command::Compile { language: Language::Cxx, arguments: given.arguments })
-        }
-        Subcommands::Fc(given) => {
-            Ok(Command::Compile { language: Language::Fortran, arguments: given.arguments })
-        }
+        Subcommands::Cc(given) => Ok(compile(Language::C, given)),
+        Subcommands::Cxx(given) => Ok(compile(Language::Cxx, given)),
+        Subcommands::Fc(given) => Ok(compile(Language::Fortran, given)),
         Subcommands::Demo { nodes } => Ok(Command::Demo { nodes: check_nodes(&nodes)? }),
         Subcommands::Bench(given) => Ok(Command::Bench(Box::new(check_bench(given)?))),
         Subcommands::BenchNode { plan } => check_plan(&plan, Command::BenchNode),
@@ -473,6 +521,16 @@ pub fn parse(arguments: impl Iterator<Item = OsString>) -> Result<Command, Failu
     }
 }
 
+fn compile(language: Language, given: CompilerArguments) -> Command {
+    if given.arguments.iter().any(|argument| argument == "--help") {
+        let mut all = CommandLine::command();
+        all.build();
+        let wrapper = all.find_subcommand_mut(language.command()).expect("a command for each language");
+        return Command::Show { text: wrapper.render_help().to_string() };
+    }
+    Command::Compile { language, arguments: given.arguments }
+}
+
 fn unavailable(name: &str, _given: &UnavailableArguments) -> Result<Command, Failure> {
     Err(Failure::new(format!(
         "the command {name} is not available yet; see 'hiroba --help' for those that are"
@@ -486,13 +544,14 @@ fn check_run(given: RunArguments) -> Result<RunOptions, Failure> {
     let threads_per_node = check_threads(&given.threads_per_node)?;
     let nodes_asked = given.nodes.as_deref().map(check_nodes).transpose()?;
     let nodes = nodes_asked.unwrap_or_else(|| default_nodes(threads_per_node));
-    if given.launcher.is_some() && given.hosts.is_none() {
+    let hosts = given.hosts.map(HostsGiven::File).or(given.host_list.map(HostsGiven::List));
+    if given.launcher.is_some() && hosts.is_none() {
         return Err(Failure::new(
-            "--launcher starts programs on other machines; say which with --hosts FILE",
+            "--launcher starts programs on other machines; say which with --hosts FILE or -H HOST,HOST",
         ));
     }
     // How many nodes the hosts have is known when they have answered.
-    let nodes_max = if given.hosts.is_some() { nodes_asked.unwrap_or(MAX_NODES) } else { nodes };
+    let nodes_max = if hosts.is_some() { nodes_asked.unwrap_or(MAX_NODES) } else { nodes };
     if given.label && given.debug.is_some() {
         return Err(Failure::new(
             "--label and --debug do not go together, as the debugger needs the terminal to itself; leave --label out",
@@ -556,7 +615,7 @@ fn check_run(given: RunArguments) -> Result<RunOptions, Failure> {
             .transpose()?,
         bind: check_switch("--bind", &given.bind)?,
         dead_after: given.dead_after.as_deref().map(check_dead_after).transpose()?,
-        hosts: given.hosts,
+        hosts,
         launcher: given.launcher,
         without_seal: false,
         program: program.next().ok_or_else(|| Failure::new(NO_PROGRAM))?,
@@ -675,7 +734,12 @@ fn explain(error: &clap::Error) -> Result<Command, Failure> {
                 near => format!("there is no command '{name}'; did you mean '{near}'? see 'hiroba --help'"),
             }
         }
-        ErrorKind::ArgumentConflict => format!("{flag} may be given only once; see 'hiroba run --help'"),
+        ErrorKind::ArgumentConflict => match text(ContextKind::PriorArg).split([' ', '=']).next() {
+            Some(other) if !other.is_empty() && other != flag => {
+                format!("{flag} and {other} do not go together; leave one of them out")
+            }
+            _ => format!("{flag} may be given only once; see 'hiroba run --help'"),
+        },
         ErrorKind::InvalidValue if text(ContextKind::InvalidValue).is_empty() => {
             format!("expected a value after {flag}; see 'hiroba run --help'")
         }

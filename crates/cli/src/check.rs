@@ -13,6 +13,7 @@ use hiroba_check::sequential::{self, Sequential};
 use serde::Serialize;
 
 use crate::failure::Failure;
+use crate::quantities::counted;
 
 /// The run breaks a promise.
 const STATUS_BROKEN: u8 = 1;
@@ -169,32 +170,33 @@ fn count_races(verdict: &Verdict) -> String {
 }
 
 fn describe(verdict: &Verdict) -> String {
+    let count = |number: usize, one: &str, many: &str| counted(&grouped(number), one, many);
     let mut lines = vec![format!(
-        "{}: {} over {}, {} nodes; {} records judged in {:.1} s",
+        "{}: {} over {}, {}; {} judged in {:.1} s",
         verdict.program,
         verdict.protocol,
         verdict.fabric,
-        verdict.nodes,
-        grouped(verdict.records),
+        counted(&verdict.nodes.to_string(), "node", "nodes"),
+        count(verdict.records, "record", "records"),
         verdict.wall_s
     )];
     lines.push(format!(
-        "  order     {} messages, {} holds of locks, {} meetings",
-        grouped(verdict.messages),
-        grouped(verdict.holds),
-        grouped(verdict.meetings)
+        "  order     {}, {}, {}",
+        count(verdict.messages, "message", "messages"),
+        count(verdict.holds, "hold of a lock", "holds of locks"),
+        count(verdict.meetings, "meeting", "meetings")
     ));
     let grants = match verdict.grants {
         0 => String::new(),
-        grants => format!("{} grants of access, ", grouped(grants)),
+        grants => format!("{}, ", count(grants, "grant of access", "grants of access")),
     };
     lines.push(format!(
-        "  pages     {grants}{} intervals, {} write notices, {} copies, {} diffs, by {} axioms",
-        grouped(verdict.intervals),
-        grouped(verdict.notices),
-        grouped(verdict.versions),
-        grouped(verdict.diffs),
-        verdict.axioms.len()
+        "  pages     {grants}{}, {}, {}, {}, by {}",
+        count(verdict.intervals, "interval", "intervals"),
+        count(verdict.notices, "write notice", "write notices"),
+        count(verdict.versions, "copy", "copies"),
+        count(verdict.diffs, "diff", "diffs"),
+        count(verdict.axioms.len(), "axiom", "axioms")
     ));
     lines.push(match verdict.accesses {
         0 => "  accesses  none recorded, so data races were not looked for".to_owned(),

@@ -1,13 +1,16 @@
 //! `hiroba cc|cxx|fc`: calls the user's compiler with what a Hiroba program needs.
 
+mod choice;
+
 use std::ffi::{OsStr, OsString};
 use std::io::Write;
-use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use crate::failure::{Failure, system_words};
+use crate::failure::{Failure, say, system_words};
+pub use choice::{Compiler, choose};
 
 /// The file a program is linked with.
 const LIBRARY: &str = "libhiroba.so";
@@ -26,7 +29,17 @@ pub enum Language {
 }
 
 impl Language {
-    fn variable(self) -> &'static str {
+    /// The command that compiles it.
+    pub fn command(self) -> &'static str {
+        match self {
+            Language::C => "cc",
+            Language::Cxx => "cxx",
+            Language::Fortran => "fc",
+        }
+    }
+
+    /// The variable that names the compiler to build tools, which set it to the wrapper itself.
+    pub fn variable(self) -> &'static str {
         match self {
             Language::C => "CC",
             Language::Cxx => "CXX",
@@ -34,7 +47,17 @@ impl Language {
         }
     }
 
-    fn default_compiler(self) -> &'static str {
+    /// The variable that names the compiler to the wrapper alone.
+    pub fn own_variable(self) -> &'static str {
+        match self {
+            Language::C => "HIROBA_CC",
+            Language::Cxx => "HIROBA_CXX",
+            Language::Fortran => "HIROBA_FC",
+        }
+    }
+
+    /// What is called when no variable names another one.
+    pub fn default_compiler(self) -> &'static str {
         match self {
             Language::C => "cc",
             Language::Cxx => "c++",
@@ -49,34 +72,77 @@ impl Language {
             Language::Fortran => "gfortran",
         }
     }
+}
 
-    /// `$CC`, `$CXX` or `$FC`, which may hold arguments, or the default.
-    pub fn compiler(self) -> Vec<OsString> {
-        let given = std::env::var_os(self.variable()).unwrap_or_default();
-        let words = given.as_bytes().split(u8::is_ascii_whitespace).filter(|word| !word.is_empty());
-        let words: Vec<OsString> = words.map(|word| OsString::from_vec(word.to_vec())).collect();
-        if words.is_empty() { vec![self.default_compiler().into()] } else { words }
+/// What the wrapper prints instead of calling the compiler.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Shown {
+    /// The command that it would run.
+    Command,
+    /// What it adds when it compiles.
+    Compiling,
+    /// What it adds when it links.
+    Linking,
+}
+
+impl Shown {
+    /// As mpicc's users write it: Open MPI's words, and MPICH's.
+    fn named(argument: &OsStr) -> Option<Shown> {
+        match argument.as_bytes() {
+            b"--showme" | b"-showme" | b"--show" | b"-show" => Some(Shown::Command),
+            b"--showme:compile" | b"-showme:compile" | b"-compile_info" => Some(Shown::Compiling),
+            b"--showme:link" | b"-showme:link" | b"-link_info" => Some(Shown::Linking),
+            _ => None,
+        }
     }
 }
 
 /// Replaces this process by the compiler; comes back only when that fails, or to have shown the command.
 pub fn compile(language: Language, arguments: &[OsString]) -> Result<u8, Failure> {
     let (shows, arguments): (Vec<&OsString>, Vec<&OsString>) =
-        arguments.iter().partition(|argument| *argument == "-show" || *argument == "--show");
-    let command = command(language, &arguments)?;
-    if !shows.is_empty() {
-        let mut line = command.join(OsStr::new(" ")).into_vec();
-        line.push(b'\n');
-        let _ = std::io::stdout().write_all(&line);
-        return Ok(0);
+        arguments.iter().partition(|argument| Shown::named(argument).is_some());
+    let compiler = choose(language)?;
+    let remark = compiler.remark(language);
+    if let Some(shown) = shows.first().and_then(|argument| Shown::named(argument)) {
+        let flags = Flags::find(language)?;
+        let words = match shown {
+            // Without arguments there is no program, so everything that is ever added is shown.
+            Shown::Command => {
+                flags.command(&compiler, &arguments, arguments.is_empty() || links(&arguments))?
+            }
+            Shown::Compiling => flags.compiling.into_iter().collect(),
+            Shown::Linking => flags.linking?,
+        };
+        remark.iter().for_each(|remark| say(remark));
+        return Ok(show(&words));
     }
-    let error = Command::new(&command[0]).args(&command[1..]).exec();
+    let linking = links(&arguments);
+    let command = Flags::find(language)?.command(&compiler, &arguments, linking)?;
+    // Once for each program, not for each of its files.
+    if linking {
+        remark.iter().for_each(|remark| say(remark));
+    }
+    let mut process = Command::new(&command[0]);
+    let error = process.args(&command[1..]).env(choice::CALLED_VARIABLE, "1").exec();
     Err(cannot_call(language, &command[0], &error))
+}
+
+/// Prints words as a shell takes them. Those that no shell misreads stay as they are, since make would keep the quotes.
+fn show(words: &[OsString]) -> u8 {
+    let is_plain = |byte: &u8| byte.is_ascii_alphanumeric() || b"_@%+=:,./-".contains(byte);
+    let quoted = |word: &OsString| match shlex::bytes::try_quote(word.as_bytes()) {
+        Ok(quoted) if !word.is_empty() && !word.as_bytes().iter().all(is_plain) => quoted.into_owned(),
+        _ => word.as_bytes().to_vec(),
+    };
+    let mut line = words.iter().map(quoted).collect::<Vec<_>>().join(&b' ');
+    line.push(b'\n');
+    let _ = std::io::stdout().write_all(&line);
+    0
 }
 
 /// The sentence for a compiler that could not be called.
 pub fn cannot_call(language: Language, compiler: &OsStr, error: &std::io::Error) -> Failure {
-    let (name, variable) = (compiler.to_string_lossy(), language.variable());
+    let (name, variable) = (compiler.to_string_lossy(), language.own_variable());
     if error.kind() == std::io::ErrorKind::NotFound {
         let package = language.package();
         return Failure::not_found(format!(
@@ -91,30 +157,55 @@ pub fn cannot_call(language: Language, compiler: &OsStr, error: &std::io::Error)
 
 /// The whole command: compiler, include directory, the user's arguments and, when it links, the library.
 pub fn command(language: Language, arguments: &[&OsString]) -> Result<Vec<OsString>, Failure> {
-    let executable = std::env::current_exe().map_err(|error| {
-        Failure::new(format!("cannot tell where hiroba is installed: {}", system_words(&error)))
-    })?;
-    let home = executable.parent().unwrap_or(Path::new("/"));
-    let mut command = language.compiler();
-    let prefixed = |prefix: &str, path: &Path| {
-        let mut argument = OsString::from(prefix);
-        argument.push(path);
-        argument
-    };
-    match include_directory(home) {
-        Some(directory) => command.push(prefixed("-I", &directory)),
-        // Fortran programs declare what they call themselves.
-        None if language == Language::Fortran => {}
-        None => return Err(not_found(HEADER, home)),
+    Flags::find(language)?.command(&choose(language)?, arguments, links(arguments))
+}
+
+/// What a Hiroba program needs beside the user's arguments.
+struct Flags {
+    /// When it is compiled.
+    compiling: Option<OsString>,
+    /// When it is linked.
+    linking: Result<Vec<OsString>, Failure>,
+}
+
+impl Flags {
+    fn find(language: Language) -> Result<Flags, Failure> {
+        let executable = std::env::current_exe().map_err(|error| {
+            Failure::new(format!("cannot tell where hiroba is installed: {}", system_words(&error)))
+        })?;
+        let home = executable.parent().unwrap_or(Path::new("/"));
+        let prefixed = |prefix: &str, path: &Path| {
+            let mut argument = OsString::from(prefix);
+            argument.push(path);
+            argument
+        };
+        let compiling = match include_directory(home) {
+            Some(directory) => Some(prefixed("-I", &directory)),
+            // Fortran programs declare what they call themselves.
+            None if language == Language::Fortran => None,
+            None => return Err(not_found(HEADER, home)),
+        };
+        let directory = library_directory(home).ok_or_else(|| not_found(LIBRARY, home));
+        let linking = directory.map(|directory| {
+            vec![prefixed("-L", &directory), "-lhiroba".into(), prefixed("-Wl,-rpath,", &directory)]
+        });
+        Ok(Flags { compiling, linking })
     }
-    command.extend(arguments.iter().map(|argument| (*argument).clone()));
-    if links(arguments) {
-        let directory = library_directory(home).ok_or_else(|| not_found(LIBRARY, home))?;
-        command.push(prefixed("-L", &directory));
-        command.push("-lhiroba".into());
-        command.push(prefixed("-Wl,-rpath,", &directory));
+
+    fn command(
+        self,
+        compiler: &Compiler,
+        arguments: &[&OsString],
+        linking: bool,
+    ) -> Result<Vec<OsString>, Failure> {
+        let mut command = compiler.words.clone();
+        command.extend(self.compiling);
+        command.extend(arguments.iter().map(|argument| (*argument).clone()));
+        if linking {
+            command.extend(self.linking?);
+        }
+        Ok(command)
     }
-    Ok(command)
 }
 
 fn not_found(file: &str, home: &Path) -> Failure {
@@ -150,7 +241,7 @@ fn library_directory(home: &Path) -> Option<PathBuf> {
 }
 
 /// Options whose value is the next argument, so that the value is no input file.
-const WITH_VALUE: [&str; 16] = [
+const WITH_VALUE: [&str; 21] = [
     "-o",
     "-I",
     "-L",
@@ -167,12 +258,17 @@ const WITH_VALUE: [&str; 16] = [
     "-MT",
     "-MQ",
     "-J",
+    "-T",
+    "-u",
+    "-z",
+    "-Xlinker",
+    "--param",
 ];
 
 /// Whether the compiler will link: it has an input and nothing stops it before.
 fn links(arguments: &[&OsString]) -> bool {
     let stops = |argument: &OsStr| {
-        matches!(argument.as_bytes(), b"-c" | b"-S" | b"-E" | b"-M" | b"-MM" | b"-fsyntax-only")
+        matches!(argument.as_bytes(), b"-c" | b"-S" | b"-E" | b"-M" | b"-MM" | b"-fsyntax-only" | b"-r")
     };
     let mut has_input = false;
     let mut is_value = false;
@@ -204,9 +300,18 @@ mod tests {
         for line in ["a.c", "-O2 a.c -o a", "a.o b.o", "-x c -", "@file", "-MD -MF a.d a.c -o -c"] {
             assert!(links_line(line), "{line}");
         }
-        for line in
-            ["", "-c a.c", "a.c -S", "-E a.c", "-MM a.c", "--version", "-v", "-o a", "-print-prog-name=ld"]
-        {
+        for line in [
+            "",
+            "-c a.c",
+            "a.c -S",
+            "-E a.c",
+            "-MM a.c",
+            "--version",
+            "-v",
+            "-o a",
+            "-print-prog-name=ld",
+            "-r a.o b.o -o c.o",
+        ] {
             assert!(!links_line(line), "{line}");
         }
     }

@@ -12,6 +12,7 @@ use rustix::event::{PollFd, PollFlags, poll};
 use rustix::process::Signal;
 
 use crate::failure::{Failure, system_words};
+use crate::run::remarks;
 use crate::run::signals::{self, Inherited, SignalDescriptor};
 
 /// The program that is shown, in the source tree.
@@ -254,6 +255,7 @@ impl Caller {
         print(&format!("\n$ hiroba {}\n", words.join(" ")))?;
         let mut command = Command::new(&self.hiroba);
         command.args(arguments).current_dir(&self.directory).stdin(Stdio::null()).stdout(Stdio::piped());
+        remarks::omit_those_of_allocations(&mut command);
         let inherited = self.inherited;
         let prepare = move || {
             signals::restore(&inherited);

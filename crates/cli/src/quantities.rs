@@ -33,6 +33,11 @@ pub fn thousands(value: u64) -> String {
     }
 }
 
+/// A number of things, of which one has no plural: "1 copy", "2 copies".
+pub fn counted(number: &str, one: &str, many: &str) -> String {
+    format!("{number} {}", if number == "1" { one } else { many })
+}
+
 /// Bytes in at most eight characters: 512 B, 1.5 KiB, 23.4 MiB.
 pub fn bytes(value: u64) -> String {
     if value < 1024 {
@@ -70,6 +75,8 @@ mod tests {
         assert_eq!(thousands(9999), "9999");
         assert_eq!(thousands(12_345), "12.3k");
         assert_eq!(thousands(999_999), "1M");
+        assert_eq!(counted("1", "copy", "copies"), "1 copy");
+        assert_eq!(counted("0", "copy", "copies"), "0 copies");
         assert_eq!(bytes(4096), "4 KiB");
         assert_eq!(bytes(1000), "1000 B");
         assert_eq!(bytes(1_048_575), "1 MiB");

@@ -29,6 +29,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::failure::{Failure, STATUS_HIROBA, system_words};
 use crate::output_file::{OutputFile, Purpose};
+use crate::run::remarks;
 pub use node::serve_as_node;
 pub use plan::{BenchOptions, BenchPlan, Group};
 pub use unsealed::{UnsealedJob, run_without_seal};
@@ -125,9 +126,13 @@ pub fn bench(options: &BenchOptions) -> Result<u8, Failure> {
         rows.iter_mut().filter(|row| !row.fabric.is_empty()).for_each(|row| row.state += ", without seal");
     }
     let heading = format!(
-        "hiroba bench: {} nodes on {} cores over {}",
+        "hiroba bench: {} nodes on {} over {}",
         options.nodes,
-        std::thread::available_parallelism().map_or(1, |cores| cores.get()),
+        crate::quantities::counted(
+            &std::thread::available_parallelism().map_or(1, |cores| cores.get()).to_string(),
+            "core",
+            "cores"
+        ),
         options.fabric,
     );
     // A reader that has gone wants to see no more.
@@ -199,6 +204,7 @@ fn run_job(
         command.arg(text(serde_json::to_string(plan))?);
     }
     command.stdin(Stdio::null()).stdout(Stdio::piped());
+    remarks::omit_those_of_allocations(&mut command);
     // A measurement that is killed takes its job with it.
     let prepare = || Ok(rustix::process::set_parent_process_death_signal(Some(Signal::TERM))?);
     // SAFETY: a system call only, which is allowed between fork and exec.

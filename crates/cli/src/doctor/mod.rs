@@ -112,7 +112,8 @@ fn render(headline: &str, sections: &[(&str, Vec<Finding>)]) -> String {
         (0, 0) => "Nothing is lacking.".to_owned(),
         (lacking, 0) => format!("Jobs run here; {lacking} of {} things could be better.", findings().count()),
         (_, fatal) => {
-            format!("Jobs of several nodes do not run here: {fatal} thing(s) must be mended first.")
+            let things = crate::quantities::counted(&fatal.to_string(), "thing", "things");
+            format!("Jobs of several nodes do not run here: {things} must be mended first.")
         }
     };
     let _ = writeln!(text, "\n{summary}");

@@ -6,32 +6,57 @@ use std::path::PathBuf;
 use rustix::fs::Access;
 
 use super::Finding;
+use crate::compiler::{self, Language};
 
 pub(super) fn examine() -> Vec<Finding> {
-    [
-        ("cc", "CC", "hiroba cc does not compile C programs", "install a C compiler (Debian: gcc libc6-dev)"),
-        ("c++", "CXX", "hiroba cxx does not compile C++ programs", "install a C++ compiler (Debian: g++)"),
-        ("gfortran", "FC", "hiroba fc does not compile Fortran programs", "install one (Debian: gfortran)"),
+    let compilers = [
+        (
+            Language::C,
+            "hiroba cc does not compile C programs",
+            "install a C compiler (Debian: gcc libc6-dev)",
+        ),
+        (Language::Cxx, "hiroba cxx does not compile C++ programs", "install a C++ compiler (Debian: g++)"),
+        (Language::Fortran, "hiroba fc does not compile Fortran programs", "install one (Debian: gfortran)"),
+    ];
+    let others = [
         ("gdb", "HIROBA_DEBUGGER", "--debug does not work", "install a debugger (Debian: gdb)"),
         ("ssh", "", "--hosts needs another --launcher", "install a client (Debian: openssh-client)"),
-    ]
-    .into_iter()
-    .map(|(name, variable, lost, remedy)| tool(name, variable, lost, remedy))
-    .collect()
+    ];
+    let compilers = compilers.map(|(language, lost, remedy)| compiler(language, lost, remedy));
+    let others = others.map(|(name, variable, lost, remedy)| {
+        let chosen = (!variable.is_empty()).then(|| std::env::var_os(variable)).flatten();
+        tool(name, chosen.as_deref().map(|value| (variable, value)), lost, remedy)
+    });
+    compilers.into_iter().chain(others).collect()
 }
 
-fn tool(name: &str, variable: &str, lost: &str, remedy: &str) -> Finding {
-    let chosen = (!variable.is_empty()).then(|| std::env::var_os(variable)).flatten();
-    let wanted = chosen.as_deref().unwrap_or(OsStr::new(name));
-    match find(wanted) {
-        Some(path) => Finding::good(name, path.display().to_string()),
-        None if chosen.is_some() => Finding::lacking(
+fn compiler(language: Language, lost: &str, remedy: &str) -> Finding {
+    let name = language.default_compiler();
+    match compiler::choose(language) {
+        Ok(chosen) => {
+            let of_user = chosen.variable.map(|variable| (variable, chosen.words[0].as_os_str()));
+            tool(name, of_user, lost, remedy)
+        }
+        Err(failure) => {
+            let variable = language.own_variable();
+            let remedy = format!("correct ${variable}, or unset it");
+            Finding::lacking(name, failure.sentence, lost, remedy)
+        }
+    }
+}
+
+/// Looks for a program, or for the one that the user's variable names in its place.
+fn tool(name: &str, of_user: Option<(&str, &OsStr)>, lost: &str, remedy: &str) -> Finding {
+    let wanted = of_user.map_or(OsStr::new(name), |(_, value)| value);
+    match (find(wanted), of_user) {
+        (Some(path), _) => Finding::good(name, path.display().to_string()),
+        (None, Some((variable, _))) => Finding::lacking(
             name,
             format!("${variable} is {}, which was not found", wanted.to_string_lossy()),
             lost,
             format!("correct ${variable}, or {remedy}"),
         ),
-        None => Finding::lacking(name, "not found in PATH", lost, remedy),
+        (None, None) => Finding::lacking(name, "not found in PATH", lost, remedy),
     }
 }
 

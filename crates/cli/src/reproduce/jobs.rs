@@ -11,6 +11,7 @@ use super::report::Measured;
 use super::stopped::Stopped;
 use super::watch::Watch;
 use crate::failure::Failure;
+use crate::run::remarks;
 
 /// What a program prints of its time by the clock.
 pub const SECONDS: &str = "seconds";
@@ -206,6 +207,7 @@ impl<'a> Workshop<'a> {
             Form::Sequential => Command::new(job.program.sequential_executable(&self.directory)),
             Form::Nodes { nodes, protocol, fabric, page_size, prefetch } => {
                 let mut command = Command::new(&self.hiroba);
+                remarks::omit_those_of_allocations(&mut command);
                 command.args(["run", "-n", &nodes.to_string(), "--protocol", protocol, "--fabric", fabric]);
                 command.args([
                     "--page-size",

@@ -68,6 +68,19 @@ type Chart<'a, 'b> = ChartContext<'a, SVGBackend<'b>, Cartesian2d<RangedCoordf64
 type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
 type Result<T> = std::result::Result<T, Box<dyn std::error::Error>>;
 
+/// A unit as the title of an axis: in words, with what is counted.
+fn axis_title(unit: &str) -> String {
+    match unit {
+        "ms" => "time in milliseconds".to_owned(),
+        "µs" => "time in microseconds".to_owned(),
+        "%" => "per cent".to_owned(),
+        "times" => "ratio (times)".to_owned(),
+        "faults" => "number of faults".to_owned(),
+        "nodes" => "number of nodes".to_owned(),
+        other => other.to_owned(),
+    }
+}
+
 /// Draws a table as it wants to be drawn.
 pub fn draw(table: &Table) -> std::result::Result<Drawn, String> {
     let rows: Vec<&Row> = table.rows.iter().collect();
@@ -197,7 +210,7 @@ fn stacked(table: &Table, rows: &[&Row]) -> Result<Drawn> {
     let sum = |parts: &[&Row]| parts.iter().filter_map(|row| row.measured).sum::<f64>();
     let highest = top(bars.iter().map(|(_, parts)| sum(parts)));
     let plot = svg(|root, area| {
-        let mut chart = axes(area, (0.0, bars.len() as f64), (0.0, highest), "", table.unit)?;
+        let mut chart = axes(area, (0.0, bars.len() as f64), (0.0, highest), "", &axis_title(table.unit))?;
         for (index, (_, rows)) in bars.iter().enumerate() {
             let mut from = 0.0;
             for row in rows {
@@ -228,8 +241,8 @@ fn paired(table: &Table, rows: &[&Row]) -> Result<Drawn> {
     for block in distinct(rows, |row| &row.block) {
         let rows: Vec<&Row> = rows.iter().filter(|row| row.block == block).copied().collect();
         plots.push(svg(|root, area| {
-            let unit =
-                if block.is_empty() { table.unit.to_owned() } else { format!("{}, {block}", table.unit) };
+            let title = axis_title(table.unit);
+            let unit = if block.is_empty() { title } else { format!("{title}, {block}") };
             let mut chart = axes(area, (0.0, rows.len() as f64), (lowest, highest), "", &unit)?;
             for (index, row) in rows.iter().enumerate() {
                 let corners =
@@ -278,7 +291,13 @@ fn curves(table: &Table, rows: &[&Row]) -> Result<Drawn> {
     let lines = distinct(rows, |row| &row.line);
     let mut keys = Vec::new();
     let plot = svg(|root, _| {
-        let mut chart = axes(root, (0.0, furthest + 0.4), (0.0, highest), table.axis, table.unit)?;
+        let mut chart = axes(
+            root,
+            (0.0, furthest + 0.4),
+            (0.0, highest),
+            &axis_title(table.axis),
+            &axis_title(table.unit),
+        )?;
         let reach = furthest.min(highest);
         chart.draw_series([PathElement::new([(0.0, 0.0), (reach, reach)], GREY.mix(0.6))])?;
         for (index, line) in lines.iter().enumerate() {

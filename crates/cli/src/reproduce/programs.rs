@@ -97,7 +97,7 @@ impl Program {
             compiler::command(Language::C, &with.iter().collect::<Vec<_>>()).map_err(Stopped::Failed)?;
         self.call_compiler(children, directory, &with, watch)?;
         if self.has_sequential_form {
-            let mut without = Language::C.compiler();
+            let mut without = compiler::choose(Language::C).map_err(Stopped::Failed)?.words;
             without.extend(arguments(self.sequential_executable(directory), &["-DSEQUENTIAL"]));
             self.call_compiler(children, directory, &without, watch)?;
         }
@@ -117,9 +117,10 @@ impl Program {
         match children.call(command, &mut |line| watch.pass_on(line)) {
             Ok(Ended { status: 0, .. }) => Ok(()),
             Ok(Ended { status, .. }) => Err(Stopped::Failed(Failure::new(format!(
-                "the compiler '{}' ended with status {status} at {}.c; name another one in $CC",
+                "the compiler '{}' ended with status {status} at {}.c; name another one in ${}",
                 line[0].to_string_lossy(),
-                self.name
+                self.name,
+                Language::C.own_variable()
             )))),
             Err(Stopped::NotStarted(error)) => {
                 Err(Stopped::Failed(compiler::cannot_call(Language::C, &line[0], &error)))

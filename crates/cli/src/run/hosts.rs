@@ -5,6 +5,7 @@ use std::path::Path;
 
 use hiroba_base::MAX_NODES;
 
+use crate::arguments::HostsGiven;
 use crate::failure::{Failure, system_words};
 
 /// A file of hosts is no longer, in bytes.
@@ -34,8 +35,16 @@ pub struct PlacedHost {
     pub is_here: bool,
 }
 
+/// Reads the hosts that the user gives, and finds their addresses.
+pub fn find(given: &HostsGiven) -> Result<Vec<PlacedHost>, Failure> {
+    match given {
+        HostsGiven::File(path) => read(path),
+        HostsGiven::List(list) => place(parse_list(list).map_err(Failure::new)?),
+    }
+}
+
 /// Reads the file, and finds the hosts' addresses.
-pub fn read(path: &Path) -> Result<Vec<PlacedHost>, Failure> {
+fn read(path: &Path) -> Result<Vec<PlacedHost>, Failure> {
     let name = path.display();
     let unreadable = |words: String| {
         Failure::new(format!("cannot read the hosts in '{name}': {words}; name another file after --hosts"))
@@ -58,10 +67,8 @@ fn parse(text: &str) -> Result<Vec<Host>, String> {
         let Some(name) = words.next() else { continue };
         let wrong = |words: String| format!("line {}: {words}", number + 1);
         let host = parse_host(name, words).map_err(wrong)?;
-        if hosts.iter().any(|other| other.name == host.name) {
-            return Err(wrong(format!(
-                "expected each host once, got '{name}' again; give it more slots instead"
-            )));
+        if let Some(twice) = named_twice(&hosts, &host) {
+            return Err(wrong(twice));
         }
         hosts.push(host);
     }
@@ -74,13 +81,57 @@ fn parse(text: &str) -> Result<Vec<Host>, String> {
     }
 }
 
+/// The hosts of `-H a,b:2`; an error is a sentence.
+fn parse_list(list: &str) -> Result<Vec<Host>, String> {
+    let mut hosts: Vec<Host> = Vec::new();
+    for word in list.split(',') {
+        // A colon in a name of more than one belongs to an address of version 6.
+        let (name, slots) = match word.split_once(':') {
+            Some((name, slots)) if !slots.contains(':') => (name, Some(format!("slots={slots}"))),
+            _ => (word, None),
+        };
+        if name.is_empty() || name.contains(char::is_whitespace) {
+            return Err(format!("expected HOST[:SLOTS],HOST[:SLOTS] after -H, got '{list}'"));
+        }
+        let host = parse_host(name, slots.as_deref().into_iter()).map_err(|words| format!("-H: {words}"))?;
+        if let Some(twice) = named_twice(&hosts, &host) {
+            return Err(format!("-H: {twice}"));
+        }
+        hosts.push(host);
+    }
+    if hosts.len() > usize::from(MAX_NODES) {
+        return Err(format!("expected at most {MAX_NODES} hosts after -H, got {}", hosts.len()));
+    }
+    Ok(hosts)
+}
+
+fn named_twice(hosts: &[Host], host: &Host) -> Option<String> {
+    let name = &host.name;
+    let known = hosts.iter().any(|other| other.name == *name);
+    known.then(|| format!("expected each host once, got '{name}' again; give it more slots instead"))
+}
+
 fn parse_host<'a>(name: &str, words: impl Iterator<Item = &'a str>) -> Result<Host, String> {
     // A name that begins with a dash would be an option of ssh's.
     if name.starts_with('-') || name.contains('=') || name.len() > NAME_BYTES_MAX || name.contains('\0') {
         return Err(format!("expected HOST [slots=N] [address=IP], got '{name}' for a host's name"));
     }
+    if name.contains(',') {
+        return Err(format!(
+            "expected one host a line, got '{name}'; put each on a line of its own, or write -H {name}"
+        ));
+    }
+    // MPICH's way to write the number.
+    let of_name = name.split_once(':').filter(|(_, slots)| slots.bytes().all(|byte| byte.is_ascii_digit()));
+    let (name, of_name) = match of_name {
+        Some((name, slots)) if !name.is_empty() && !slots.is_empty() => {
+            (name, Some(format!("slots={slots}")))
+        }
+        _ => (name, None),
+    };
     let mut host = Host { name: name.to_owned(), slots: None, address: None };
-    for word in words {
+    let words = words.map(str::to_owned).collect::<Vec<_>>();
+    for word in of_name.iter().chain(&words) {
         let twice = || format!("expected '{}' once", word.split('=').next().unwrap_or(word));
         match word.split_once('=') {
             Some(("slots", _)) if host.slots.is_some() => return Err(twice()),
@@ -97,6 +148,11 @@ fn parse_host<'a>(name: &str, words: impl Iterator<Item = &'a str>) -> Result<Ho
                 let address = value.parse().ok().filter(usable);
                 let wrong = || format!("expected an IP address of the host's after address=, got '{value}'");
                 host.address = Some(address.ok_or_else(wrong)?);
+            }
+            Some(("max_slots" | "max-slots", _)) => {
+                return Err(format!(
+                    "expected slots=N or address=IP after the host's name, got '{word}'; a host gets as many nodes as slots= says"
+                ));
             }
             _ => return Err(format!("expected slots=N or address=IP after the host's name, got '{word}'")),
         }
@@ -270,12 +326,36 @@ mod tests {
             ("h1 address=0.0.0.0", "got '0.0.0.0'"),
             ("h1 slot=2", "line 1: expected slots=N or address=IP after the host's name, got 'slot=2'"),
             ("h1 4", "got '4'"),
+            ("h1 slots=2 max_slots=4", "got 'max_slots=4'; a host gets as many nodes as slots= says"),
+            ("h1,h2", "line 1: expected one host a line, got 'h1,h2'; put each on a line of its own"),
+            ("h1:0", "from 1 to 4096 after slots=, got '0'"),
+            ("h1:2 slots=2", "line 1: expected 'slots' once"),
         ] {
             let sentence = parse(text).expect_err(text);
             assert!(sentence.contains(phrase), "{text:?}: {sentence}");
         }
         let many: String = (0..5000).map(|number| format!("h{number}\n")).collect();
         assert!(parse(&many).is_err_and(|sentence| sentence.contains("at most 4096 hosts, got 5000")));
+    }
+
+    #[test]
+    fn slots_may_stand_behind_a_colon() {
+        assert_eq!(parse("h1:2\n::1\n"), Ok(vec![host("h1", Some(2)), host("::1", None)]));
+        assert_eq!(
+            parse_list("h1,h2:3,::1"),
+            Ok(vec![host("h1", None), host("h2", Some(3)), host("::1", None)])
+        );
+        for (list, phrase) in [
+            ("", "got ''"),
+            ("a,,b", "got 'a,,b'"),
+            ("a, b", "HOST[:SLOTS],HOST[:SLOTS] after -H"),
+            ("a:x", "from 1 to 4096 after slots=, got 'x'"),
+            ("a,b,a:2", "-H: expected each host once, got 'a' again"),
+            ("-oProxyCommand=x", "got '-oProxyCommand=x' for a host's name"),
+        ] {
+            let sentence = parse_list(list).expect_err(list);
+            assert!(sentence.contains(phrase), "{list:?}: {sentence}");
+        }
     }
 
     #[test]

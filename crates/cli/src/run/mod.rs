@@ -18,6 +18,7 @@ mod preload;
 pub mod processors;
 pub mod progress;
 mod races;
+pub mod remarks;
 mod remote;
 mod resolve;
 pub mod signals;
@@ -50,9 +51,10 @@ const STATISTICS: Purpose = Purpose { what: "the statistics", flag: "--stats=jso
 
 /// Runs the program and returns the job's exit status.
 pub fn run(options: &RunOptions) -> Result<u8, Failure> {
-    let hosts = options.hosts.as_deref().map(hosts::read).transpose()?.unwrap_or_default();
+    let hosts = options.hosts.as_ref().map(hosts::find).transpose()?.unwrap_or_default();
     let debugger = Debugger::find(options)?;
     let plan = Plan { options, hosts: &hosts, debugger: debugger.as_ref() };
+    remarks::make(options);
     guardian::run_guarded(None, |front| match supervise(&plan, front) {
         Ok(status) => status,
         Err(failure) => {

@@ -8,6 +8,7 @@ use hiroba_trace::{Activity, Ending, Event, Trace};
 
 use super::{each_record, warn_of_ending};
 use crate::failure::Failure;
+use crate::quantities::counted;
 
 /// More nodes than this are shown as one column.
 const COLUMNS_MAX: u16 = 8;
@@ -44,8 +45,11 @@ pub fn of(trace: &Trace) -> Result<String, Failure> {
     };
     let _ = writeln!(
         text,
-        "{} on {} nodes{threads}, {} over {}, {status}",
-        job.program, job.nodes, job.protocol, job.fabric
+        "{} on {}{threads}, {} over {}, {status}",
+        job.program,
+        counted(&job.nodes.to_string(), "node", "nodes"),
+        job.protocol,
+        job.fabric
     );
     let total = Counts::sum(&nodes);
     let shown: Vec<&Counts> = if job.nodes > COLUMNS_MAX { Vec::new() } else { nodes.iter().collect() };

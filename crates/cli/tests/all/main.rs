@@ -4,6 +4,7 @@
 mod account;
 mod apps;
 mod bench;
+mod build_tools;
 mod check;
 mod cleanup;
 mod compiler;
@@ -12,6 +13,7 @@ mod debugger;
 mod demo;
 mod doctor;
 mod handover;
+mod habits;
 mod hosts;
 mod house;
 mod interrupted;
