@@ -4,7 +4,7 @@ use std::io::{IsTerminal, Write};
 use std::path::Path;
 use std::time::Instant;
 
-use hiroba_base::NodeId;
+use hiroba_base::{NodeId, printable};
 use hiroba_check::axioms;
 use hiroba_check::execution::Execution;
 use hiroba_check::page_axioms::{self, Rules, axioms_of};
@@ -158,9 +158,9 @@ fn grouped(number: usize) -> String {
 fn describe(verdict: &Verdict) -> String {
     let mut lines = vec![format!(
         "{}: {} over {}, {} nodes; {} records judged in {:.1} s",
-        verdict.program,
-        verdict.protocol,
-        verdict.fabric,
+        printable(&verdict.program),
+        printable(&verdict.protocol),
+        printable(&verdict.fabric),
         verdict.nodes,
         grouped(verdict.records),
         verdict.wall_s

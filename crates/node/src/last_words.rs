@@ -36,9 +36,10 @@ fn say(signal: i32, address: usize, program_counter: Option<usize>) {
     let at = at.map_or_else(String::new, |site| format!(" by {}+0x{:x}", site.module, site.offset));
     let sentence = format!(
         "hiroba: node {node}: {name} at shared address 0x{address:x}{at}: {why}; \
-         look closer with `hiroba run --debug {node}`\n"
+         look closer with `hiroba run --debug {node}`"
     );
-    let _ = rustix::io::write(rustix::stdio::stderr(), sentence.as_bytes());
+    let line = format!("{}\n", hiroba_base::printable(&sentence));
+    let _ = rustix::io::write(rustix::stdio::stderr(), line.as_bytes());
     runtime.prepare_dump(DUMPED_RUNS_MAX);
 }
 

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
-use hiroba_base::NodeId;
+use hiroba_base::{NodeId, printable};
 use hiroba_trace::{Activity, Ending, Event, Trace};
 
 use super::{each_record, warn_of_ending};
@@ -45,7 +45,10 @@ pub fn of(trace: &Trace) -> Result<String, Failure> {
     let _ = writeln!(
         text,
         "{} on {} nodes{threads}, {} over {}, {status}",
-        job.program, job.nodes, job.protocol, job.fabric
+        printable(&job.program),
+        job.nodes,
+        printable(&job.protocol),
+        printable(&job.fabric)
     );
     let total = Counts::sum(&nodes);
     let shown: Vec<&Counts> = if job.nodes > COLUMNS_MAX { Vec::new() } else { nodes.iter().collect() };

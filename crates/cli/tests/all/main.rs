@@ -29,3 +29,4 @@ mod splash;
 mod strangers;
 mod support;
 mod trace;
+mod untrusted;
