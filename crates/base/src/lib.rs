@@ -6,12 +6,14 @@
 
 mod id;
 mod page;
+mod printable;
 mod random;
 mod time;
 mod timestamp;
 
 pub use id::{CondId, IntervalSeq, LockId, MAX_NODES, NodeId};
 pub use page::{Access, PageId, PageRange, PageSet, PageSize, PageSizeError};
+pub use printable::printable;
 pub use random::{Prng, RngExt, seeded};
 pub use time::Instant;
 pub use timestamp::{VectorTimestamp, VersionVector};

@@ -87,7 +87,8 @@ pub unsafe extern "C" fn hiroba_init_or_say(call: *const c_char) -> c_int {
         let call = unsafe { CStr::from_ptr(call) };
         // SAFETY: hiroba_error_string returns the thread's own C string.
         let reason = unsafe { CStr::from_ptr(crate::reporting::hiroba_error_string()) };
-        eprintln!("hiroba: {}: {}", call.to_string_lossy(), reason.to_string_lossy());
+        let sentence = format!("{}: {}", call.to_string_lossy(), reason.to_string_lossy());
+        eprintln!("hiroba: {}", hiroba_base::printable(&sentence));
     }
     result
 }

@@ -75,7 +75,9 @@ pub fn read(directory: &Path, mut progress: impl FnMut(usize)) -> Result<TracedR
 /// # Errors
 /// The system's.
 pub fn write(directory: &Path, job: &Job, run: &Run) -> Result<(), TraceError> {
-    job.write(directory)?;
+    let opened = File::open(directory);
+    let unusable = |source| TraceError::System { action: format!("open '{}'", directory.display()), source };
+    job.write(opened.map_err(unusable)?)?;
     for (node, records) in run.ids().zip(&run.nodes) {
         let path = node_file(directory, node);
         let system = |source| TraceError::System { action: format!("write '{}'", path.display()), source };

@@ -4,7 +4,7 @@ use std::io::{IsTerminal, Write};
 use std::path::Path;
 use std::time::Instant;
 
-use hiroba_base::NodeId;
+use hiroba_base::{NodeId, printable};
 use hiroba_check::axioms;
 use hiroba_check::execution::Execution;
 use hiroba_check::page_axioms::{self, Rules, axioms_of};
@@ -173,9 +173,9 @@ fn describe(verdict: &Verdict) -> String {
     let count = |number: usize, one: &str, many: &str| counted(&grouped(number), one, many);
     let mut lines = vec![format!(
         "{}: {} over {}, {}; {} judged in {:.1} s",
-        verdict.program,
-        verdict.protocol,
-        verdict.fabric,
+        printable(&verdict.program),
+        printable(&verdict.protocol),
+        printable(&verdict.fabric),
         counted(&verdict.nodes.to_string(), "node", "nodes"),
         count(verdict.records, "record", "records"),
         verdict.wall_s

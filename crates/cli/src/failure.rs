@@ -2,6 +2,8 @@
 
 use std::io::Write;
 
+use hiroba_base::printable;
+
 use crate::run::progress;
 
 /// A fault of Hiroba's or of its arguments (contract, "Exit status").
@@ -41,19 +43,20 @@ impl Failure {
 
 /// Writes one line of Hiroba's own words to standard error.
 ///
-/// Newlines within the sentence (in a file's name, say) are escaped: one sentence stays one line. A closed
-/// standard error must not keep a job from being ended, so write errors are ignored.
+/// Names of files and hosts, and what ssh and programs say, may hold newlines and sequences that a terminal obeys: they are
+/// escaped here, for all sentences, and one sentence stays one line. A closed standard error must not keep a job from being
+/// ended, so write errors are ignored.
 pub fn say(sentence: &str) {
-    let line = format!("hiroba: {}\n", sentence.replace('\n', "\\n"));
+    let line = format!("hiroba: {}\n", printable(sentence));
     progress::give_way(|| drop(std::io::stderr().write_all(line.as_bytes())));
 }
 
 /// Writes a sentence and what belongs to it, indented, in one piece: lines of nodes do not get between.
 pub fn say_with_details(sentence: &str, details: &[String]) {
-    let mut text = format!("hiroba: {}\n", sentence.replace('\n', "\\n"));
+    let mut text = format!("hiroba: {}\n", printable(sentence));
     for detail in details {
         text.push_str("  ");
-        text.push_str(&detail.replace('\n', "\\n"));
+        text.push_str(&printable(detail));
         text.push('\n');
     }
     progress::give_way(|| drop(std::io::stderr().write_all(text.as_bytes())));

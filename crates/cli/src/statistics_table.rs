@@ -5,6 +5,7 @@
 
 use std::fmt::Write;
 
+use hiroba_base::printable;
 use hiroba_trace::{Counters, NodeStatistics, RunStatistics, TimeBreakdown};
 
 use crate::quantities::{bytes, duration, seconds, thousands};
@@ -53,7 +54,7 @@ fn head(account: &RunStatistics) -> String {
     };
     let mut text = format!(
         "hiroba: {} on {nodes} node{plural}{threads} ({} over {}, pages of {}): {}\n",
-        account.program,
+        printable(&account.program),
         account.protocol,
         account.fabric,
         bytes(u64::from(account.page_bytes)),

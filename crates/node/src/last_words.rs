@@ -76,9 +76,10 @@ impl Runtime {
         let (address, why) = (access.address.unwrap_or_default(), access.shared.unwrap_or_default());
         let sentence = format!(
             "hiroba: node {node}: {name} at shared address 0x{address:x}{at}: {why}; \
-             look closer with `hiroba run --debug {node}`\n"
+             look closer with `hiroba run --debug {node}`"
         );
-        let _ = rustix::io::write(rustix::stdio::stderr(), sentence.as_bytes());
+        let line = format!("{}\n", hiroba_base::printable(&sentence));
+        let _ = rustix::io::write(rustix::stdio::stderr(), line.as_bytes());
     }
 
     fn prepare_dump(&self, runs_max: usize) {

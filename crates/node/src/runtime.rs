@@ -308,7 +308,7 @@ impl Runtime {
         self.flush_trace();
         match &self.control {
             Some(control) => control.send(&ToLauncher::Fatal { sentence: sentence.to_owned() }),
-            None => eprintln!("hiroba: {sentence}"),
+            None => eprintln!("hiroba: {}", hiroba_base::printable(sentence)),
         }
         // Not `exit`: handlers of the program's would run with shared memory half torn down.
         // SAFETY: _exit has no memory operands and does not return.

@@ -1,10 +1,15 @@
 //! A traced run as a directory: `job.json`, and a file a node.
+//!
+//! Files are made relative to the directory's descriptor, anew and for their owner alone: what somebody else has put there under
+//! their names is neither followed nor overwritten. Readers take nothing but regular files, and no more of them than their bounds.
 
-use std::fs::{self, File};
-use std::io::BufReader;
+use std::fs::File;
+use std::io::{self, BufReader, Read, Write};
+use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 
 use hiroba_base::{MAX_NODES, NodeId};
+use rustix::fs::{AtFlags, CWD, Mode, OFlags, openat, renameat, unlinkat};
 use serde::{Deserialize, Serialize};
 
 use crate::file::{FORMAT_VERSION, TraceError, TraceReader};
@@ -38,33 +43,63 @@ const JOB_FILE: &str = "job.json";
 /// `job.json` is no longer than this.
 const JOB_BYTES_MAX: u64 = 4 << 20;
 
+/// `job.json` until it is whole.
+const JOB_DRAFT: &str = "job.json.new";
+
 impl Job {
-    /// Writes `job.json`, in place of an earlier one.
+    /// Writes `job.json` into an open directory, in place of an earlier one.
     ///
     /// # Errors
-    /// The system's.
-    pub fn write(&self, directory: &Path) -> Result<(), TraceError> {
-        let path = directory.join(JOB_FILE);
-        let mut json =
-            serde_json::to_vec_pretty(self).map_err(|error| system("write", &path, error.into()))?;
+    /// The system's; among them that somebody else has put a file or a link under the name of the draft.
+    pub fn write(&self, directory: impl AsFd) -> Result<(), TraceError> {
+        let failed = |source| TraceError::System { action: format!("write '{JOB_FILE}'"), source };
+        let mut json = serde_json::to_vec_pretty(self).map_err(|error| failed(error.into()))?;
         json.push(b'\n');
+        let mut draft = create(&directory, JOB_DRAFT).map_err(failed)?;
         // Whoever reads it meanwhile finds the earlier one or this one, whole.
-        let draft = directory.join(format!("{JOB_FILE}.new"));
-        let written = fs::write(&draft, json).and_then(|()| fs::rename(&draft, &path));
-        written.map_err(|error| {
-            let _ = fs::remove_file(&draft);
-            system("write", &path, error)
+        let renamed = || renameat(&directory, JOB_DRAFT, &directory, JOB_FILE).map_err(io::Error::from);
+        draft.write_all(&json).and_then(|()| renamed()).map_err(|error| {
+            let _ = unlinkat(&directory, JOB_DRAFT, AtFlags::empty());
+            failed(error)
         })
     }
 }
 
-fn system(action: &str, path: &Path, source: std::io::Error) -> TraceError {
+/// Makes a file in an open directory: one that was not there, and that its owner alone may read and write.
+///
+/// # Errors
+/// The system's. Anything under that name is an error, a symbolic link too.
+pub fn create(directory: impl AsFd, name: &str) -> io::Result<File> {
+    let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    Ok(openat(directory, name, flags, Mode::RUSR | Mode::WUSR).map(File::from)?)
+}
+
+fn system(action: &str, path: &Path, source: io::Error) -> TraceError {
     TraceError::System { action: format!("{action} '{}'", path.display()), source }
+}
+
+/// The name of a node's trace in its directory.
+pub fn node_file_name(node: NodeId) -> String {
+    format!("node-{node}.trace")
 }
 
 /// Where the trace of a node stands.
 pub fn node_file(directory: &Path, node: NodeId) -> PathBuf {
-    directory.join(format!("node-{node}.trace"))
+    directory.join(node_file_name(node))
+}
+
+/// Opens a regular file to read. What a directory of somebody else's may hold besides (a pipe without a writer, a device
+/// without an end) is refused without waiting for it.
+fn open_regular(path: &Path) -> io::Result<File> {
+    let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
+    let file = File::from(openat(CWD, path, flags, Mode::empty())?);
+    if file.metadata()?.is_file() {
+        return Ok(file);
+    }
+    Err(io::Error::new(
+        io::ErrorKind::InvalidInput,
+        "expected a regular file, got something else under that name",
+    ))
 }
 
 /// A traced run.
@@ -86,16 +121,17 @@ impl Trace {
             expected: expected.to_owned(),
             got,
         };
-        let length = fs::metadata(&path).map_err(|error| match error.kind() {
-            std::io::ErrorKind::NotFound => {
+        let file = open_regular(&path).map_err(|error| match error.kind() {
+            io::ErrorKind::NotFound => {
                 unfit("a traced run (`hiroba run --trace DIR` writes one)", format!("no file {JOB_FILE}"))
             }
             _ => system("read", &path, error),
         })?;
-        if length.len() > JOB_BYTES_MAX {
-            return Err(unfit("a short file job.json", format!("one of {} bytes", length.len())));
+        let mut json = Vec::new();
+        file.take(JOB_BYTES_MAX + 1).read_to_end(&mut json).map_err(|error| system("read", &path, error))?;
+        if json.len() as u64 > JOB_BYTES_MAX {
+            return Err(unfit("a short file job.json", format!("one of more than {JOB_BYTES_MAX} bytes")));
         }
-        let json = fs::read(&path).map_err(|error| system("read", &path, error))?;
         let job: Job = serde_json::from_slice(&json)
             .map_err(|error| unfit("a description of a job in job.json", error.to_string()))?;
         if job.format != FORMAT_VERSION {
@@ -136,6 +172,6 @@ impl Trace {
 /// # Errors
 /// When it is none that this version can read.
 pub fn open(path: &Path) -> Result<TraceReader<BufReader<File>>, TraceError> {
-    let file = File::open(path).map_err(|error| system("open", path, error))?;
+    let file = open_regular(path).map_err(|error| system("open", path, error))?;
     TraceReader::new(BufReader::with_capacity(64 << 10, file))
 }

@@ -1,5 +1,7 @@
 //! `--hosts FILE`: which machines a job runs on, at which addresses, and which nodes each gets.
 
+use std::fs::File;
+use std::io::Read;
 use std::net::{IpAddr, Ipv4Addr, ToSocketAddrs, UdpSocket};
 use std::path::Path;
 
@@ -49,11 +51,14 @@ fn read(path: &Path) -> Result<Vec<PlacedHost>, Failure> {
     let unreadable = |words: String| {
         Failure::new(format!("cannot read the hosts in '{name}': {words}; name another file after --hosts"))
     };
-    let bytes = std::fs::metadata(path).map_err(|error| unreadable(system_words(&error)))?.len();
-    if bytes > FILE_BYTES_MAX {
-        return Err(unreadable(format!("expected at most {FILE_BYTES_MAX} bytes, got {bytes}")));
+    // What a device or a pipe holds is not told by its length: reading itself is bounded.
+    let mut text = Vec::new();
+    File::open(path)
+        .and_then(|file| file.take(FILE_BYTES_MAX + 1).read_to_end(&mut text))
+        .map_err(|error| unreadable(system_words(&error)))?;
+    if text.len() as u64 > FILE_BYTES_MAX {
+        return Err(unreadable(format!("expected at most {FILE_BYTES_MAX} bytes, got more")));
     }
-    let text = std::fs::read(path).map_err(|error| unreadable(system_words(&error)))?;
     let text = String::from_utf8(text).map_err(|_| unreadable("expected text in UTF-8".to_owned()))?;
     place(parse(&text).map_err(|words| Failure::new(format!("{name}: {words}")))?)
 }

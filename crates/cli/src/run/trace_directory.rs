@@ -1,12 +1,17 @@
 //! The directory of `--trace DIR`: made ready before the job starts, so that an hour's run is not lost to a typing error.
+//!
+//! It is opened once. All that is done in it afterwards is done relative to that descriptor, so it does not matter what becomes of
+//! the path meanwhile. Nobody but the user may have put anything there: the directory is the user's own, and nobody else may
+//! write to it.
 
-use std::fs::{self, File, OpenOptions};
-use std::io::ErrorKind;
-use std::os::fd::OwnedFd;
+use std::fs::File;
+use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
 use hiroba_base::NodeId;
-use hiroba_trace::{FORMAT_VERSION, Job, node_file};
+use hiroba_trace::{FORMAT_VERSION, Job, create, node_file_name};
+use rustix::fs::{AtFlags, CWD, Dir, Mode, OFlags, fstat, mkdirat, openat, unlinkat};
+use rustix::io::Errno;
 
 use crate::arguments::RunOptions;
 use crate::failure::{Failure, system_words};
@@ -15,6 +20,7 @@ use crate::failure::{Failure, system_words};
 #[derive(Debug)]
 pub struct TraceDirectory {
     path: PathBuf,
+    directory: OwnedFd,
     job: Job,
     created: bool,
 }
@@ -22,14 +28,18 @@ pub struct TraceDirectory {
 impl TraceDirectory {
     /// Makes the directory ready for a run. What is in it already would be taken for the run's, so it must be new or empty.
     pub fn open(path: &Path, options: &RunOptions) -> Result<TraceDirectory, Failure> {
-        let created = match fs::create_dir(path) {
+        let created = match mkdirat(CWD, path, Mode::RWXU) {
             Ok(()) => true,
-            Err(error) if error.kind() == ErrorKind::AlreadyExists && path.is_dir() => {
-                check_empty(path)?;
-                false
-            }
-            Err(error) => return Err(unusable(path, &error)),
+            Err(Errno::EXIST) => false,
+            Err(errno) => return Err(unusable(path, errno)),
         };
+        let directory = open_own(path)?;
+        if names(&directory).map_err(|errno| unusable(path, errno))?.next().is_some() {
+            return Err(Failure::new(format!(
+                "expected a new or an empty directory after --trace, got '{}', which holds files; remove them, or name another",
+                path.display()
+            )));
+        }
         let job = Job {
             format: FORMAT_VERSION,
             program: options.program.to_string_lossy().into_owned(),
@@ -41,7 +51,7 @@ impl TraceDirectory {
             page_bytes: u32::from(options.page_size),
             exit_status: None,
         };
-        let directory = TraceDirectory { path: path.to_owned(), job, created };
+        let directory = TraceDirectory { path: path.to_owned(), directory, job, created };
         match directory.write_job() {
             Ok(()) => Ok(directory),
             Err(failure) => {
@@ -54,19 +64,18 @@ impl TraceDirectory {
     /// Files for the traces of `nodes` nodes, from `first` on.
     pub fn open_files(&self, first: usize, nodes: u16) -> Result<Vec<OwnedFd>, Failure> {
         let open = |place: u16| {
-            let path = node_file(&self.path, NodeId(first as u16 + place));
-            self.create(&path).map(OwnedFd::from)
+            let made = create(&self.directory, &node_file_name(NodeId(first as u16 + place)));
+            made.map(File::into).map_err(|error| cannot_write(&self.path, &system_words(&error)))
         };
         (0..nodes).map(open).collect()
     }
 
-    fn create(&self, path: &Path) -> Result<File, Failure> {
-        OpenOptions::new().write(true).create_new(true).open(path).map_err(|error| unusable(path, &error))
-    }
-
     fn write_job(&self) -> Result<(), Failure> {
-        self.job.write(&self.path).map_err(|error| {
-            Failure::new(format!("{error}; the trace needs room there, or another directory after --trace"))
+        self.job.write(&self.directory).map_err(|error| {
+            let path = self.path.display();
+            Failure::new(format!(
+                "{error} in '{path}'; the trace needs room there, or another directory after --trace"
+            ))
         })
     }
 
@@ -78,32 +87,56 @@ impl TraceDirectory {
 
     /// The job never started: leaves nothing behind.
     pub fn discard(self) {
-        let Ok(entries) = fs::read_dir(&self.path) else { return };
-        for entry in entries.flatten() {
+        let Ok(names) = names(&self.directory) else { return };
+        for name in names {
             // The directory was empty: all of it is this run's.
-            let _ = fs::remove_file(entry.path());
+            let _ = unlinkat(&self.directory, &name, AtFlags::empty());
         }
         if self.created {
-            let _ = fs::remove_dir(&self.path);
+            let _ = std::fs::remove_dir(&self.path);
         }
     }
 }
 
-fn check_empty(path: &Path) -> Result<(), Failure> {
-    let mut entries = fs::read_dir(path).map_err(|error| unusable(path, &error))?;
-    match entries.next() {
-        None => Ok(()),
-        Some(_) => Err(Failure::new(format!(
-            "expected a new or an empty directory after --trace, got '{}', which holds files; remove them, or name another",
-            path.display()
-        ))),
+/// Opens a directory that is the user's own and that nobody else may write to.
+fn open_own(path: &Path) -> Result<OwnedFd, Failure> {
+    let shown = path.display();
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let directory = openat(CWD, path, flags, Mode::empty()).map_err(|errno| match errno {
+        // Which of the two a link gives depends on the kernel.
+        Errno::LOOP | Errno::NOTDIR if path.is_symlink() => {
+            cannot_write(path, "it is a symbolic link, which another user may lead elsewhere")
+        }
+        errno => unusable(path, errno),
+    })?;
+    let status = fstat(&directory).map_err(|errno| unusable(path, errno))?;
+    let (owner, user) = (status.st_uid, rustix::process::geteuid().as_raw());
+    if owner != user {
+        return Err(Failure::new(format!(
+            "expected a directory of your own (user {user}) after --trace, got '{shown}' of user {owner}, who could change the trace; \
+             name another"
+        )));
     }
+    if Mode::from_raw_mode(status.st_mode).intersects(Mode::WGRP | Mode::WOTH) {
+        return Err(Failure::new(format!(
+            "expected a directory after --trace that nobody else may write to, got '{shown}', which others may; \
+             use 'chmod go-w' on it, or name a new one"
+        )));
+    }
+    Ok(directory)
 }
 
-fn unusable(path: &Path, error: &std::io::Error) -> Failure {
-    Failure::new(format!(
-        "cannot write the trace to '{}': {}; name another directory after --trace",
-        path.display(),
-        system_words(error)
-    ))
+/// The names in a directory, without itself and the one above.
+fn names(directory: impl AsFd) -> rustix::io::Result<impl Iterator<Item = std::ffi::CString>> {
+    let entries = Dir::read_from(directory)?.flatten().map(|entry| entry.file_name().to_owned());
+    Ok(entries.filter(|name| ![c".", c".."].contains(&name.as_c_str())))
+}
+
+fn unusable(path: &Path, errno: Errno) -> Failure {
+    cannot_write(path, &system_words(&errno.into()))
+}
+
+fn cannot_write(path: &Path, why: &str) -> Failure {
+    let path = path.display();
+    Failure::new(format!("cannot write the trace to '{path}': {why}; name another directory after --trace"))
 }

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
-use hiroba_base::NodeId;
+use hiroba_base::{NodeId, printable};
 use hiroba_trace::{Activity, Ending, Event, Trace};
 
 use super::{each_record, warn_of_ending};
@@ -46,10 +46,10 @@ pub fn of(trace: &Trace) -> Result<String, Failure> {
     let _ = writeln!(
         text,
         "{} on {}{threads}, {} over {}, {status}",
-        job.program,
+        printable(&job.program),
         counted(&job.nodes.to_string(), "node", "nodes"),
-        job.protocol,
-        job.fabric
+        printable(&job.protocol),
+        printable(&job.fabric)
     );
     let total = Counts::sum(&nodes);
     let shown: Vec<&Counts> = if job.nodes > COLUMNS_MAX { Vec::new() } else { nodes.iter().collect() };

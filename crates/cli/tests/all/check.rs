@@ -165,7 +165,9 @@ fn what_is_no_trace_is_refused() {
     let directory = tempfile::tempdir().expect("a temporary directory");
     let path = directory.path().to_str().expect("a temporary directory has a plain name");
     call(&["check", path]).says(125, "job.json");
-    simulated_job(1).write(directory.path()).expect("it is written");
+    simulated_job(1)
+        .write(std::fs::File::open(directory.path()).expect("a directory"))
+        .expect("it is written");
     std::fs::write(node_file(directory.path(), NodeId(0)), "noise").expect("it is written");
     call(&["check", path]).says(125, "");
 }

@@ -36,3 +36,4 @@ mod splash;
 mod strangers;
 mod support;
 mod trace;
+mod untrusted;
