@@ -362,7 +362,7 @@ struct RunArguments {
     /// How writes are found: async (the kernel notes them, Linux 6.7; those to pages of 64 KiB or more fault all the same) or fault [default: the best that is allowed here]
     #[arg(long, value_name = "TRACKING")]
     write_tracking: Option<String>,
-    /// Report bytes that two nodes wrote, or one wrote and one read, without synchronisation, with the lines of the program (build it with -g). Stores are seen byte by byte, of loads the first from each page after a synchronisation
+    /// Report bytes that two nodes wrote, or one wrote and one read, without synchronisation, with the lines of the program (build it with -g). Stores are seen byte by byte, of loads those that are a node's first touch of a page after a synchronisation
     #[arg(long)]
     races: bool,
     /// Run this node under gdb, or $HIROBA_DEBUGGER, on the terminal; the other nodes run on

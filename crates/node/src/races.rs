@@ -31,6 +31,9 @@ struct Origin {
     interval_end: Option<CodeSite>,
 }
 
+/// Who did what, by ascending node.
+type Sides = [(NodeId, Touch); 2];
+
 /// What one node knows.
 #[derive(Debug, Default)]
 pub(crate) struct Races {
@@ -40,7 +43,7 @@ pub(crate) struct Races {
     open: OpenInterval<usize>,
     /// Instructions looked up before.
     sites: FxHashMap<usize, Option<CodeSite>>,
-    reported: FxHashSet<(PageId, u32, [(NodeId, Touch); 2])>,
+    reported: FxHashSet<(PageId, u32, Sides)>,
     /// Other homes that have been told of something.
     told: BTreeSet<NodeId>,
     /// Those of them that have not said, at the end, that they have held it against what others told.

@@ -255,7 +255,7 @@ impl<Origin: Clone> RaceLog<Origin> {
         }
         for (offset, site) in loads {
             looked.loads += 1;
-            let bytes = vec![offset..offset.saturating_add(1)];
+            let bytes = std::iter::once(offset..offset.saturating_add(1)).collect();
             let new = Held { interval: interval.clone(), bytes, origin: origin(site) };
             races.extend(meets(&log.writes, Touch::Wrote, &new, Touch::Read));
             looked.forgotten += hold(&mut log.loads, new);
@@ -342,12 +342,15 @@ mod tests {
         open.end().pop().expect("it has touched a page")
     }
 
-    /// Who did what, of each race.
+    /// Who did what, and where.
+    type Told = (u16, Touch, &'static str);
+
+    /// The races, and both sides of each.
     fn record(
         log: &mut RaceLog<Option<&'static str>>,
         interval: Interval,
         touched: Touched<&'static str>,
-    ) -> Vec<(Range<u32>, [(u16, Touch, &'static str); 2])> {
+    ) -> Vec<(Range<u32>, [Told; 2])> {
         let races = log.record(&Arc::new(interval), touched, |site| site);
         let side = |side: Side<Option<&'static str>>| (side.node.0, side.touch, side.origin.unwrap());
         races.into_iter().map(|race| (race.bytes, race.sides.map(side))).collect()
@@ -402,7 +405,11 @@ mod tests {
     fn only_what_differs_from_the_twin_was_stored() {
         let (frame, twin) = ([0, 1, 2, 3, 9, 9, 6, 9], [0, 1, 2, 3, 4, 5, 6, 7]);
         assert_eq!(stored_to(&frame, &twin, [0..5, 7..8]), [4..5, 7..8]);
-        assert_eq!(stored_to(&frame, &twin, [5..7, 6..9]), [5..6], "a range beyond the page is none");
+        assert_eq!(
+            stored_to(&frame, &twin, [5..7, 6..9, 7..8]),
+            [5..6, 7..8],
+            "a range beyond the page is none"
+        );
     }
 
     #[test]

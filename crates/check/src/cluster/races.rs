@@ -24,7 +24,10 @@ pub enum RaceBug {
 }
 
 /// A race that a home has found: page, bytes, and who did what, by ascending node.
-pub type FoundRace = (PageId, Range<u32>, [(NodeId, Touch); 2]);
+pub type FoundRace = (PageId, Range<u32>, Sides);
+
+/// Who did what.
+type Sides = [(NodeId, Touch); 2];
 
 /// What the host of one node knows.
 #[derive(Debug)]
@@ -32,7 +35,7 @@ pub(super) struct RaceWatch {
     bug: RaceBug,
     open: OpenInterval<()>,
     log: RaceLog<()>,
-    pub(super) found: BTreeSet<(PageId, u32, u32, [(NodeId, Touch); 2])>,
+    pub(super) found: BTreeSet<(PageId, u32, u32, Sides)>,
     /// What intervals have done that ended in the midst of the effects that are being carried out, with [`RaceBug::TellsLate`].
     late: Vec<Touched<()>>,
 }
@@ -85,7 +88,9 @@ impl<E: Engine> Cluster<E> {
         let Ok((frame, twin)) = node.memory.with_twin(page) else { return };
         let changed = match effect {
             Effect::Apply { runs, .. } => diff::ranges(runs),
-            Effect::Patch { offset, .. } | Effect::Atomic { offset, .. } => vec![*offset..*offset + 8],
+            Effect::Patch { offset, .. } | Effect::Atomic { offset, .. } => {
+                std::iter::once(*offset..*offset + 8).collect()
+            }
             Effect::Install { content, .. } => {
                 let zeros = vec![0; twin.len()];
                 let content = match content {

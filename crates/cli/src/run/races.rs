@@ -81,7 +81,7 @@ impl RaceLog {
         let mut lines = vec![
             format!(
                 "looked at: what stores changed, byte by byte ({}); of loads one byte each, where they faulted, \
-                 which is a thread's first from a page after each synchronisation ({})",
+                 which is a node's first touch of a page after each synchronisation ({})",
                 counted(writes, "page of an interval", "pages of intervals"),
                 counted(loads, "load", "loads")
             ),
