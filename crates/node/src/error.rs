@@ -104,6 +104,12 @@ pub enum NodeError {
          got one with it; build without it and look for races between nodes with `hiroba run --races`"
     )]
     ThreadSanitizer,
+    /// The process runs under valgrind.
+    #[error(
+        "expected a program that runs by itself, got one under valgrind, which would note every byte of the shared \
+         region's 16 TiB; build it with -fsanitize=address or -fsanitize=undefined instead"
+    )]
+    Valgrind,
     /// The shared region cannot be had.
     #[error(transparent)]
     Memory(#[from] MemoryError),
@@ -128,9 +134,8 @@ impl NodeError {
             NodeError::Forked | NodeError::WithoutSeal | NodeError::Privileged => libc::EPERM,
             NodeError::Descriptors { .. } => libc::EMFILE,
             NodeError::Wire(_) | NodeError::Version { .. } | NodeError::Build { .. } => libc::EPROTO,
-            NodeError::Unknown { .. } | NodeError::PageSize { .. } | NodeError::ThreadSanitizer => {
-                libc::ENOTSUP
-            }
+            NodeError::Unknown { .. } | NodeError::PageSize { .. } => libc::ENOTSUP,
+            NodeError::ThreadSanitizer | NodeError::Valgrind => libc::ENOTSUP,
             NodeError::Memory(_) => libc::ENOMEM,
             NodeError::Fabric(FabricError::NotANode { .. }) => libc::EPROTO,
             NodeError::Fabric(FabricError::System { source, .. })

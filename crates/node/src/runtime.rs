@@ -34,7 +34,7 @@ mod making;
 
 pub(crate) use self::asking::classify;
 pub use self::making::preflight;
-use self::making::{has_more_rights_than_its_user, has_thread_sanitizer};
+use self::making::{has_more_rights_than_its_user, has_thread_sanitizer, has_valgrind};
 
 /// A node of a job. There is one in a process.
 pub struct Runtime {
@@ -110,6 +110,9 @@ impl Runtime {
         }
         if has_thread_sanitizer() {
             return Err(NodeError::ThreadSanitizer);
+        }
+        if has_valgrind() {
+            return Err(NodeError::Valgrind);
         }
         if has_more_rights_than_its_user() {
             return Err(NodeError::Privileged);

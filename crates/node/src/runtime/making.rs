@@ -254,6 +254,11 @@ pub(super) fn has_thread_sanitizer() -> bool {
     !unsafe { libc::dlsym(libc::RTLD_DEFAULT, c"__tsan_init".as_ptr()) }.is_null()
 }
 
+/// Whether the process runs under valgrind, which preloads a library of its own.
+pub(super) fn has_valgrind() -> bool {
+    std::env::var_os("LD_PRELOAD").is_some_and(|preloaded| preloaded.to_string_lossy().contains("vgpreload_"))
+}
+
 /// A page is no smaller than the kernel's own.
 fn default_page_size(memory: &SharedMemory, asked: PageSize) -> Result<PageSize, NodeError> {
     let granule_bytes = memory.granule().bytes();
