@@ -64,6 +64,11 @@ pub enum Command {
     Litmus(crate::litmus::LitmusArguments),
     /// Make a paper's tables.
     Reproduce(ReproduceOptions),
+    /// Write manual pages and completions.
+    Generate {
+        /// The directory `share` of the prefix.
+        share: PathBuf,
+    },
     /// Say what this machine offers and lacks.
     Doctor,
 }
@@ -276,6 +281,8 @@ enum Subcommands {
         #[arg(long)]
         json: bool,
     },
+    #[command(hide = true, disable_help_flag = true)]
+    Generate { share: PathBuf },
     #[command(hide = true)]
     Litmus(crate::litmus::LitmusArguments),
     #[command(hide = true, disable_help_flag = true)]
@@ -494,6 +501,11 @@ impl UnavailableFlags {
     }
 }
 
+/// The command line as it is described to readers of manuals and to shells.
+pub fn described() -> clap::Command {
+    CommandLine::command()
+}
+
 /// Parses and checks the command line.
 pub fn parse(arguments: impl Iterator<Item = OsString>) -> Result<Command, Failure> {
     let line = match CommandLine::try_parse_from(habits::translate(arguments.collect())?) {
@@ -517,6 +529,7 @@ pub fn parse(arguments: impl Iterator<Item = OsString>) -> Result<Command, Failu
         Subcommands::Top(given) => unavailable("top", &given),
         Subcommands::Reproduce(given) => Ok(Command::Reproduce(check_reproduce(given)?)),
         Subcommands::Trace(given) => Ok(Command::Trace(given.into())),
+        Subcommands::Generate { share } => Ok(Command::Generate { share }),
         Subcommands::Doctor => Ok(Command::Doctor),
     }
 }

@@ -63,11 +63,12 @@ impl From<std::io::Error> for Stopped {
 fn find_source() -> Result<PathBuf, Failure> {
     let executable = std::env::current_exe().unwrap_or_default();
     let in_tree = executable.ancestors().skip(1).map(|directory| directory.join(SOURCE));
+    let installed = executable.ancestors().nth(2).map(|prefix| prefix.join("share/hiroba").join(SOURCE));
     let built_from =
         Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().map(|directory| directory.join(SOURCE));
-    in_tree.chain(built_from).find(|source| source.is_file()).ok_or_else(|| {
+    installed.into_iter().chain(in_tree).chain(built_from).find(|source| source.is_file()).ok_or_else(|| {
         Failure::new(format!(
-            "{SOURCE} was not found near {}; run the demo in the source tree",
+            "{SOURCE} was not found near {}; run the demo in the source tree, or install it with 'cargo xtask install'",
             executable.display()
         ))
     })

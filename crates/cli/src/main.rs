@@ -7,6 +7,7 @@ mod compiler;
 mod demo;
 mod doctor;
 mod failure;
+mod generate;
 mod lines;
 mod litmus;
 mod output_file;
@@ -42,6 +43,7 @@ fn main() -> ExitCode {
         Command::Check { directory, json } => check::check(&directory, json),
         Command::Litmus(arguments) => litmus::litmus(&arguments),
         Command::Reproduce(options) => reproduce::reproduce(&options),
+        Command::Generate { share } => generate::generate(arguments::described(), &share),
         Command::Doctor => Ok(doctor::doctor()),
     };
     match result {

@@ -1,0 +1,179 @@
+//! `cargo xtask install --prefix DIR`: puts the command, the library and what belongs to them under a prefix.
+
+use std::ffi::OsString;
+use std::fs;
+use std::io::Write;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode};
+
+const USAGE: &str = "usage: cargo xtask install --prefix DIR [--no-build]";
+const LIBRARY: &str = "libhiroba.so";
+const VERSION: &str = env!("CARGO_PKG_VERSION");
+
+/// Both paths are relative to the file's own place, so that the prefix can be moved.
+const PKG_CONFIG: &str = "\
+prefix=${pcfiledir}/../..
+libdir=${prefix}/lib
+includedir=${prefix}/include
+
+Name: hiroba
+Description: One address space over several nodes
+Version: @VERSION@
+Cflags: -I${includedir}
+Libs: -L${libdir} -lhiroba -Wl,-rpath,${libdir}
+";
+
+const CMAKE: &str = "\
+get_filename_component(_hiroba_prefix \"${CMAKE_CURRENT_LIST_DIR}/../../..\" ABSOLUTE)
+if(NOT TARGET hiroba::hiroba)
+  add_library(hiroba::hiroba SHARED IMPORTED)
+  set_target_properties(hiroba::hiroba PROPERTIES
+    IMPORTED_LOCATION \"${_hiroba_prefix}/lib/libhiroba.so\"
+    IMPORTED_SONAME libhiroba.so
+    INTERFACE_INCLUDE_DIRECTORIES \"${_hiroba_prefix}/include\")
+endif()
+unset(_hiroba_prefix)
+";
+
+/// Before 1.0 a minor version may change the interface, so only patches of the same minor version fit.
+const CMAKE_VERSION: &str = "\
+set(PACKAGE_VERSION @VERSION@)
+set(PACKAGE_VERSION_COMPATIBLE FALSE)
+if(PACKAGE_FIND_VERSION_MAJOR EQUAL @MAJOR@ AND NOT PACKAGE_FIND_VERSION VERSION_GREATER PACKAGE_VERSION)
+  if(PACKAGE_FIND_VERSION_COUNT LESS 2 OR PACKAGE_FIND_VERSION_MINOR EQUAL @MINOR@)
+    set(PACKAGE_VERSION_COMPATIBLE TRUE)
+  endif()
+endif()
+if(NOT PACKAGE_FIND_VERSION)
+  set(PACKAGE_VERSION_COMPATIBLE TRUE)
+endif()
+if(PACKAGE_FIND_VERSION VERSION_EQUAL PACKAGE_VERSION)
+  set(PACKAGE_VERSION_EXACT TRUE)
+endif()
+";
+
+fn main() -> ExitCode {
+    let result = match parse(std::env::args_os().skip(1)) {
+        Ok((prefix, builds)) => install(&prefix, builds),
+        Err(sentence) => Err(sentence),
+    };
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(sentence) => {
+            eprintln!("xtask: {sentence}");
+            ExitCode::from(2)
+        }
+    }
+}
+
+/// The prefix, and whether to build first.
+fn parse(mut arguments: impl Iterator<Item = OsString>) -> Result<(PathBuf, bool), String> {
+    if arguments.next().is_none_or(|task| task != "install") {
+        return Err(USAGE.into());
+    }
+    let (mut prefix, mut builds) = (None, true);
+    while let Some(argument) = arguments.next() {
+        match argument.to_str() {
+            Some("--prefix") => prefix = arguments.next(),
+            Some("--no-build") => builds = false,
+            Some(given) if given.starts_with("--prefix=") => {
+                prefix = given.strip_prefix("--prefix=").map(OsString::from);
+            }
+            _ => return Err(format!("unexpected argument '{}'; {USAGE}", argument.to_string_lossy())),
+        }
+    }
+    let prefix = prefix.filter(|prefix| !prefix.is_empty()).ok_or(format!("no prefix was given; {USAGE}"))?;
+    let prefix = std::path::absolute(&prefix).map_err(|error| format!("cannot find the prefix: {error}"))?;
+    Ok((prefix, builds))
+}
+
+fn install(prefix: &Path, builds: bool) -> Result<(), String> {
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap_or(Path::new("/"));
+    if builds {
+        let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+        let mut build = Command::new(cargo);
+        build.args(["build", "--release", "--package", "hiroba-cli"]).current_dir(source);
+        succeed(&mut build)?;
+    }
+    let executable = std::env::current_exe().map_err(|error| format!("cannot find the build: {error}"))?;
+    let built = executable.parent().unwrap_or(Path::new("/"));
+    let library = newest_library(built)?;
+    let command = prefix.join("bin/hiroba");
+    copy(&built.join("hiroba"), &command, 0o755)?;
+    copy(&library, &prefix.join("lib").join(LIBRARY), 0o755)?;
+    copy_sources(&source.join("crates/capi/include"), &prefix.join("include"), &["h"])?;
+    copy_sources(&source.join("apps"), &prefix.join("share/hiroba/apps"), &["c", "h"])?;
+    write(&prefix.join("lib/pkgconfig/hiroba.pc"), filled(PKG_CONFIG).as_bytes(), 0o644)?;
+    let cmake = prefix.join("lib/cmake/hiroba");
+    write(&cmake.join("hirobaConfig.cmake"), CMAKE.as_bytes(), 0o644)?;
+    write(&cmake.join("hirobaConfigVersion.cmake"), filled(CMAKE_VERSION).as_bytes(), 0o644)?;
+    succeed(Command::new(&command).args(["generate"]).arg(prefix.join("share")))?;
+    println!("installed Hiroba {VERSION} under {}", prefix.display());
+    Ok(())
+}
+
+fn filled(template: &str) -> String {
+    template
+        .replace("@VERSION@", VERSION)
+        .replace("@MAJOR@", env!("CARGO_PKG_VERSION_MAJOR"))
+        .replace("@MINOR@", env!("CARGO_PKG_VERSION_MINOR"))
+}
+
+/// Cargo refreshes the library beside the command only when it was asked to build the library itself: the newest counts.
+fn newest_library(built: &Path) -> Result<PathBuf, String> {
+    let age = |file: &PathBuf| file.metadata().and_then(|file| file.modified()).ok();
+    let places = [built.join("deps").join(LIBRARY), built.join(LIBRARY)];
+    places.into_iter().filter(|file| age(file).is_some()).max_by_key(age).ok_or_else(|| {
+        format!("{LIBRARY} was not found in {}; run 'cargo build --release' first", built.display())
+    })
+}
+
+fn copy_sources(from: &Path, to: &Path, extensions: &[&str]) -> Result<(), String> {
+    let failed = |error: std::io::Error| format!("cannot read {}: {error}", from.display());
+    for entry in fs::read_dir(from).map_err(failed)? {
+        let path = entry.map_err(failed)?.path();
+        let fits =
+            path.extension().is_some_and(|given| extensions.iter().any(|extension| given == *extension));
+        if let (true, Some(name)) = (fits, path.file_name()) {
+            copy(&path, &to.join(name), 0o644)?;
+        }
+    }
+    Ok(())
+}
+
+fn copy(from: &Path, to: &Path, mode: u32) -> Result<(), String> {
+    let content = fs::read(from).map_err(|error| {
+        format!("cannot read {}: {error}; run 'cargo build --release' first", from.display())
+    })?;
+    write(to, &content, mode)
+}
+
+/// Writes beside the file and renames, since jobs may be running the old one.
+fn write(to: &Path, content: &[u8], mode: u32) -> Result<(), String> {
+    let failed = |error: std::io::Error| format!("cannot write {}: {error}", to.display());
+    let mut name = to.as_os_str().to_owned();
+    name.push(format!(".new{}", std::process::id()));
+    let beside = PathBuf::from(name);
+    fs::create_dir_all(to.parent().unwrap_or(Path::new("/"))).map_err(failed)?;
+    let put = || {
+        let mut file = fs::File::create_new(&beside)?;
+        file.write_all(content)?;
+        file.set_permissions(fs::Permissions::from_mode(mode))?;
+        drop(file);
+        fs::rename(&beside, to)
+    };
+    put().map_err(|error| {
+        let _ = fs::remove_file(&beside);
+        failed(error)
+    })
+}
+
+fn succeed(command: &mut Command) -> Result<(), String> {
+    let name = command.get_program().to_string_lossy().into_owned();
+    match command.status() {
+        Ok(status) if status.success() => Ok(()),
+        Ok(status) => Err(format!("{name} failed: {status}")),
+        Err(error) => Err(format!("cannot execute {name}: {error}")),
+    }
+}
