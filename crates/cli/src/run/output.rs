@@ -3,7 +3,7 @@
 //! A node writes to a pipe, unless the launcher's stream is a terminal or another device: there each `write` of a line is whole, and
 //! programs behave as they do without Hiroba. From the pipes come pieces of any length. A line goes out when its end has come, so
 //! that lines of several nodes are never mixed. What has no end yet (a prompt, a row of dots) goes out when nothing has followed
-//! for [`PAUSE`]; if another node's line is next, then that begins on a new line. With `--label` each line has its node in front.
+//! for [`PAUSE`]. Nothing is added to what nodes write, except that with `--label` each line has its node in front.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::os::fd::{AsFd, OwnedFd};
@@ -208,9 +208,6 @@ impl Outlet {
         let goes = if begun || rest >= LINE_BYTES_MAX || stream.pauses(now) { whole + rest } else { whole };
         if goes == 0 {
             return;
-        }
-        if others.is_some() {
-            self.queue.push_back(b'\n');
         }
         self.queue.extend(stream.held.drain(..goes));
         self.held_bytes -= goes;
@@ -424,7 +421,7 @@ mod tests {
         assert_eq!(plain(&[(0, 0, "one\ntwo\n"), (0, 1, "three\n")]), "one\ntwo\nthree\n");
         assert_eq!(plain(&[(0, 0, "no end")]), "no end", "bytes stay as they are");
         assert_eq!(plain(&[(0, 0, "x"), (0, 1, "whole\n")]), "whole\nx", "the last lines of both");
-        assert_eq!(plain(&[(0, 0, "x"), (0, 1, "y")]), "x\ny");
+        assert_eq!(plain(&[(0, 0, "x"), (0, 1, "y")]), "xy", "nothing is added");
     }
 
     #[test]
@@ -432,7 +429,7 @@ mod tests {
         let prompt = [(0, 0, "how many? "), (300, 0, "3\n")];
         assert_eq!(plain(&prompt), "how many? 3\n");
         let interrupted = [(0, 0, "how many? "), (300, 1, "hello\n"), (600, 0, "3\n")];
-        assert_eq!(plain(&interrupted), "how many? \nhello\n3\n", "others begin on a new line");
+        assert_eq!(plain(&interrupted), "how many? hello\n3\n", "nothing is added");
         let (mut outlet, start) = (outlet(&[None, None]), Instant::now());
         outlet.take(0, b"how many? ", start);
         assert_eq!((outlet.queue.len(), outlet.due()), (0, Some(start + PAUSE)));
@@ -459,7 +456,7 @@ mod tests {
             assert!(waiting <= HELD_BYTES_MAX + line.len());
         }
         assert!(waiting >= HELD_BYTES_MAX);
-        assert_eq!((outlet.queue.len(), outlet.held_bytes), (chunk.len() + 1 + waiting, 0));
+        assert_eq!((outlet.queue.len(), outlet.held_bytes), (chunk.len() + waiting, 0));
     }
 
     #[test]

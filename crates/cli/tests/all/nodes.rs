@@ -235,8 +235,10 @@ fn no_node_starts_before_all_have_joined() {
 
 #[test]
 fn a_joined_node_that_dies_ends_the_job() {
-    nodes("3", "join,start,sleep=60000;join,start,sleep=60000;join,start,kill=11")
-        .says(139, "was killed by signal 11 (SIGSEGV); ending the job");
+    nodes("3", "join,start,sleep=60000;join,start,sleep=60000;join,start,kill=11").says(
+        139,
+        "was killed by signal 11 (SIGSEGV); look closer with 'hiroba run --debug 2'; ending the job",
+    );
     nodes("3", "join,start,sleep=60000;join,start,exit=6;join,start,sleep=60000")
         .says(6, "exited with status 6 before it had left the job; ending the job");
     nodes("2", "join,start,sleep=60000;join,start,exit=0").says(125, "without leaving the job");

@@ -79,13 +79,13 @@ fn much_labelled_output_arrives_whole() {
 
 #[test]
 fn nothing_of_the_launchers_leaks_into_nodes() {
-    // Beside the standard streams: the socket, the control channel, and what ls itself opens. What the test
+    // Beside the standard streams: the door to the launcher, and what ls itself opens. What the test
     // program passes on by accident is in both listings.
     let listing = "ls /proc/self/fd | wc -l";
     let outside: i32 = finish(start(&mut shell(listing))).stdout.trim().parse().unwrap();
     let called = call(&["run", "-n", "3", "sh", "-c", listing]);
     for line in called.stdout.lines() {
-        assert_eq!(line.trim().parse::<i32>().unwrap(), outside + 2);
+        assert_eq!(line.trim().parse::<i32>().unwrap(), outside + 1);
     }
     assert_eq!(called.stdout.lines().count(), 3);
 }
