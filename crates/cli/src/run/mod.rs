@@ -51,6 +51,7 @@ const STATISTICS: Purpose = Purpose { what: "the statistics", flag: "--stats=jso
 
 /// Runs the program and returns the job's exit status.
 pub fn run(options: &RunOptions) -> Result<u8, Failure> {
+    refuse_valgrind()?;
     let hosts = options.hosts.as_ref().map(hosts::find).transpose()?.unwrap_or_default();
     let debugger = Debugger::find(options)?;
     let plan = Plan { options, hosts: &hosts, debugger: debugger.as_ref() };
@@ -62,6 +63,19 @@ pub fn run(options: &RunOptions) -> Result<u8, Failure> {
             failure.status
         }
     })
+}
+
+/// Valgrind preloads a library of its own. Under it the launcher's processes do not come to an end.
+fn refuse_valgrind() -> Result<(), Failure> {
+    let preloaded = std::env::var_os("LD_PRELOAD").unwrap_or_default();
+    if !preloaded.to_string_lossy().contains("vgpreload_") {
+        return Ok(());
+    }
+    Err(Failure::new(
+        "expected a launcher that runs by itself, got one under valgrind; run it without, and build the program with \
+         -fsanitize=address or -fsanitize=undefined to look for its mistakes"
+            .to_owned(),
+    ))
 }
 
 /// How many processors this process may use.

@@ -440,7 +440,7 @@ mod tests {
         outlet.take(1, b"hello\n", start + 2 * PAUSE);
         assert_eq!((outlet.queue.len(), outlet.due()), (11, Some(start + 3 * PAUSE)));
         outlet.settle(start + 3 * PAUSE);
-        assert_eq!(Vec::from(outlet.queue), b"how many? 3\nhello\n");
+        assert_eq!(Vec::from(outlet.queue), b"how many? 3hello\n");
     }
 
     #[test]

@@ -65,7 +65,7 @@ fn programs_under_valgrind_are_refused_with_a_way_out() {
 }
 
 #[test]
-fn the_launcher_runs_under_valgrind() {
+fn a_launcher_under_valgrind_is_refused_with_a_way_out() {
     let valgrind = std::process::Command::new("valgrind")
         .args(["-q", env!("CARGO_BIN_EXE_hiroba"), "run", "-n", "2", "true"])
         .output();
@@ -73,7 +73,8 @@ fn the_launcher_runs_under_valgrind() {
         println!("valgrind is not installed here: not tried");
         return;
     };
-    assert!(called.status.success(), "{called:?}");
+    assert_eq!(called.status.code(), Some(125), "{called:?}");
+    assert!(String::from_utf8_lossy(&called.stderr).contains("-fsanitize=address"), "{called:?}");
 }
 
 #[test]
