@@ -8,7 +8,7 @@
 use std::collections::VecDeque;
 
 use hiroba_base::{LockId, NodeId, PageId, Prng, RngExt, seeded};
-use hiroba_protocol::{Engine, FAULTING_FROM_GRANULES, Misuse, Protocol, Waiter, WriteTracking};
+use hiroba_protocol::{Engine, FAULTING_FROM_GRANULES, Misfit, Misuse, Protocol, Waiter, WriteTracking};
 use hiroba_trace::Event;
 use hiroba_wire::{AtomicOutcome, Collective, Limits, Message};
 use rustc_hash::{FxHashMap, FxHashSet};
@@ -17,7 +17,7 @@ use thiserror::Error;
 use crate::execution::{Execution, Run};
 use crate::memory::{MemoryError, SimulatedMemory};
 use crate::mutant::Mutation;
-use crate::narration::Narration;
+use crate::narration::{Narration, PageStates};
 use crate::network::{DirectNetwork, LossyNetwork, Network, Parcel, ShuffledNetwork};
 use crate::program::{Address, GRANULE_BYTES, Instruction, Program, REGISTERS, Region, Register};
 
@@ -81,6 +81,14 @@ pub enum Failure {
         node: NodeId,
         /// What is wrong.
         error: MemoryError,
+    },
+    /// A page fits no row of its protocol's state table.
+    #[error("node {node}: {misfit}")]
+    State {
+        /// The node.
+        node: NodeId,
+        /// The page, and what it is.
+        misfit: Misfit,
     },
     /// An effect does not fit the state of the threads.
     #[error("node {node}: {sentence}")]
@@ -169,6 +177,8 @@ struct Node<E> {
     applied: FxHashSet<PageId>,
     board: Board,
     mappings: Mappings,
+    /// The rows of state tables that its pages were in when they were last told.
+    states: PageStates,
     /// Its engine has been told of a lull.
     in_lull: bool,
     /// Where data races are looked for.
@@ -273,6 +283,7 @@ impl<E: Engine> Cluster<E> {
                     applied: FxHashSet::default(),
                     board: Board::default(),
                     mappings: Mappings::default(),
+                    states: PageStates::new(),
                     in_lull: false,
                     races: options.races.map(RaceWatch::new),
                 }

@@ -2,14 +2,18 @@
 
 use core::cell::RefCell;
 use core::fmt::Display;
+use std::collections::BTreeMap;
 use std::rc::Rc;
 
-use hiroba_base::{Access, NodeId, PageRange, PageSet, VectorTimestamp, VersionVector};
+use hiroba_base::{Access, NodeId, PageId, PageRange, PageSet, VectorTimestamp, VersionVector};
 use hiroba_protocol::{Effect, Engine, NewContent, Outcome};
 use hiroba_wire::{AtomicOperation, Collective, HomeMoves, Knowledge, Limits, Message, PageDiff};
 
 use crate::cluster::{Choice, Cluster};
 use crate::program::{Address, Instruction, Register};
+
+/// The rows that pages are in.
+pub(crate) type PageStates = BTreeMap<PageId, &'static str>;
 
 /// Lines as they come.
 #[derive(Clone, Debug, Default)]
@@ -32,6 +36,17 @@ impl Narration {
             Err(error) => format!("{} bytes: {error}", bytes.len()),
         };
         self.say(format!("node {from} → node {to}  {said}"));
+    }
+
+    /// Pages are in other rows of their protocol's state table than before.
+    pub(crate) fn changes_states(&self, node: NodeId, before: &PageStates, after: &PageStates) {
+        for (page, state) in after {
+            match before.get(page) {
+                Some(was) if was == state => {}
+                Some(was) => self.say(format!("node {node}           {page}: {was} ⇒ {state}")),
+                None => self.say(format!("node {node}           {page}: {state}")),
+            }
+        }
     }
 
     /// An effect is about to be carried out.

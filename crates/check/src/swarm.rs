@@ -182,7 +182,7 @@ fn coherence(conditions: &Conditions, me: NodeId, limits: Limits) -> Box<dyn Coh
         Protocol::Hlrc => {
             let hlrc = Hlrc::new().resting_after(rest_after).reading_from(reached);
             let hlrc = hlrc.moving_homes(homes).moving_after(SOON);
-            Box::new(if migrants { hlrc.following_migrants() } else { hlrc })
+            Box::new(if migrants { hlrc.following_locks() } else { hlrc })
         }
         Protocol::ErcInvalidate => eager(Mode::Invalidate),
         Protocol::ErcUpdate => eager(Mode::Update),

@@ -15,10 +15,10 @@
 //! | one node writes it | its diffs, to another home, phase after phase | *single writer*: its writer becomes its home | [`crate::home`], `hlrc/moves.rs` |
 //! | many write disjoint parts | diffs of several nodes | *multiple writers*: who modifies more than all others together becomes its home; else it stays | the same |
 //! | nobody else holds it | no requests | written without faults and notices (*exclusive*) | `hlrc.rs` |
-//! | written in one phase, read in the next (producer and consumer) | the reader faults soon after a barrier has invalidated it | *invalidate* at first: fetched at that barrier, with all others of its kind | `hlrc/habits.rs` |
-//! | the same, on and on | that habit proves right | *update*: its home sends it to this reader ahead of each barrier at which it has changed, until a trial shows that it was not read | `hlrc/supplies.rs` |
-//! | goes with a lock (migratory) | a fault after the lock's grant has invalidated it | fetched when the next grant comes; then sent ahead of the lock, where its home hands that over | `hlrc/migrants.rs` |
-//! | read on and on, in equal steps | faults at equal distances | windows of pages are fetched ahead | `hlrc/streams.rs` |
+//! | written in one phase, read in the next (producer and consumer) | the reader faults soon after a barrier has invalidated it | *invalidate* at first: fetched at that barrier, with all others of its kind | `anticipation/habits.rs` |
+//! | the same, on and on | that habit proves right | *update*: its home sends it to this reader ahead of each barrier at which it has changed, until a trial shows that it was not read | `anticipation/supplies.rs` |
+//! | goes with a lock (migratory) | a fault after the lock's grant has invalidated it | fetched when the next grant comes; then sent ahead of the lock, where its home hands that over | `anticipation/lock_pages.rs` |
+//! | read on and on, in equal steps | faults at equal distances | windows of pages are fetched ahead | `anticipation/streams.rs` |
 //!
 //! All of these are believed only as long as they hold: a move doubles what the next one of the page takes, and what comes unasked must be
 //! touched on trial from time to time.
@@ -38,5 +38,5 @@ use crate::home::HomePolicy;
 /// The protocol on a node that can read the frames of the nodes in `reached` itself.
 pub fn adaptive(reached: impl IntoIterator<Item = NodeId>) -> Hlrc {
     let hlrc = Hlrc::new().reading_from(reached).moving_homes(HomePolicy::Modification);
-    hlrc.following_migrants().supplying_readers()
+    hlrc.following_locks().supplying_readers()
 }

@@ -272,6 +272,16 @@ impl Coherence for Aurc {
         self.hlrc.access(page)
     }
 
+    fn known_pages(&self) -> Vec<PageId> {
+        self.hlrc.known_pages()
+    }
+
+    fn state(&self, site: &Site, page: Located) -> Result<&'static str, String> {
+        let state = self.hlrc.state(site, page)?;
+        let is_partly_sent = self.hlrc.sent_early.contains(page.page);
+        Ok(if is_partly_sent { "partly sent" } else { state })
+    }
+
     fn fault(&mut self, site: &mut Site, page: Located, wanted: Access, waiter: Option<Waiter>) {
         self.hlrc.fault(site, page, wanted, waiter);
         self.queue_written(site, [page.page]);

@@ -304,6 +304,15 @@ pub trait Coherence: Debug + Send {
     /// What the program may do with a page without a fault.
     fn access(&self, page: PageId) -> Access;
 
+    /// The pages of which this node knows anything.
+    fn known_pages(&self) -> Vec<PageId>;
+
+    /// Which row of the protocol's state table such a page is in.
+    ///
+    /// # Errors
+    /// The page fits no row: what it is.
+    fn state(&self, site: &Site, page: Located) -> Result<&'static str, String>;
+
     /// A thread touched the page beyond its access, as [`Engine::handle_fault`](crate::Engine::handle_fault) says.
     fn fault(&mut self, site: &mut Site, page: Located, wanted: Access, waiter: Option<Waiter>);
 

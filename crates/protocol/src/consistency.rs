@@ -26,7 +26,7 @@ use crate::interval::IntervalLog;
 use crate::lock::{LockAction, Locks};
 use crate::team::{Gathered, Team};
 use crate::{
-    Done, Effect, Engine, Fact, HomePolicy, Misuse, Outcome, Protocol, ProtocolError, Sync, Waiter,
+    Done, Effect, Engine, Fact, HomePolicy, Misfit, Misuse, Outcome, Protocol, ProtocolError, Sync, Waiter,
     WriteTracking, unexpected,
 };
 
@@ -852,6 +852,22 @@ impl Engine for Consistency {
 
     fn seen(&self) -> (&VectorTimestamp, u64) {
         (&self.site.timestamp, self.site.collectives_done)
+    }
+
+    fn page_states(&self) -> Result<BTreeMap<PageId, &'static str>, Misfit> {
+        let mut states = BTreeMap::new();
+        for (index, protocol) in self.protocols.all.iter().enumerate() {
+            // A notice may be the first thing that is heard of a page, before its region.
+            let known = protocol.known_pages().into_iter();
+            for located in known.filter_map(|page| self.site.homes.locate(page)) {
+                let page = located.page;
+                if self.protocols.index_of(page) == index {
+                    let state = protocol.state(&self.site, located);
+                    states.insert(page, state.map_err(|is| Misfit { page, is })?);
+                }
+            }
+        }
+        Ok(states)
     }
 
     fn keeps_back(&self, from: NodeId) -> bool {

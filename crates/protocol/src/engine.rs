@@ -1,6 +1,7 @@
 //! What every protocol engine takes in and gives out.
 
 use core::ops::Range;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use hiroba_base::{
@@ -409,6 +410,16 @@ pub(crate) fn wanted_beyond(access: Access, wanted: Access) -> Access {
     }
 }
 
+/// A page that fits no row of its protocol's state table.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("expected {page} in a row of its protocol's state table, got {is}")]
+pub struct Misfit {
+    /// The page.
+    pub page: PageId,
+    /// What the protocol knows of it.
+    pub is: String,
+}
+
 /// A coherence protocol on one node.
 ///
 /// The host polls effects until there are none after every `handle_*` call, and answers the effects that
@@ -440,6 +451,12 @@ pub trait Engine: Send {
 
     /// What this node has seen, and how many collectives it has completed.
     fn seen(&self) -> (&VectorTimestamp, u64);
+
+    /// Which row of its protocol's state table each page is in of which this node knows anything.
+    ///
+    /// # Errors
+    /// A page that fits no row. That is a mistake of the protocol's.
+    fn page_states(&self) -> Result<BTreeMap<PageId, &'static str>, Misfit>;
 
     /// Whether knowledge from this node waits to be absorbed. What the host itself has from it, and what must come after that
     /// knowledge (a block that it frees), must wait as long.

@@ -63,6 +63,7 @@
 mod ahead;
 mod directory;
 mod moving;
+mod state;
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -72,9 +73,10 @@ use rustc_hash::FxHashMap;
 
 use self::ahead::Ahead;
 use self::directory::{Client, Directory, Transaction};
+pub use self::state::State;
 use crate::coherence::{AfterRelease, Coherence, Site, WordOperation};
 use crate::engine::wanted_beyond;
-use crate::first_touch::FirstTouches;
+use crate::exclusive_runs::ExclusiveRuns;
 use crate::home::{HomePolicy, Located, MoveThreshold};
 use crate::{
     Consistency, Done, Effect, Fact, NewContent, Outcome, ProtocolError, Waiter, WriteTracking, diff,
@@ -129,7 +131,7 @@ pub struct Erc {
     /// Pages homed here that are to go to the node that was the first to touch them.
     first_touched: BTreeMap<PageId, NodeId>,
     ahead: Ahead,
-    first_touches: FirstTouches,
+    exclusive_runs: ExclusiveRuns,
 }
 
 #[derive(Debug)]
@@ -207,7 +209,7 @@ impl Erc {
             modified: PageSet::new(),
             first_touched: BTreeMap::new(),
             ahead: Ahead::default(),
-            first_touches: FirstTouches::default(),
+            exclusive_runs: ExclusiveRuns::default(),
         }
     }
 
@@ -303,7 +305,7 @@ impl Erc {
 
     /// The program has touched a page homed here that nobody has heard of: it may use the page, and pages that follow.
     fn give_untouched(&mut self, site: &mut Site, touched: Located) {
-        let given = self.first_touches.give(site, touched, |page| self.pages.contains_key(&page));
+        let given = self.exclusive_runs.give(site, touched, |page| self.pages.contains_key(&page));
         for page_id in given.iter() {
             self.page(site, page_id).access = Access::Write;
         }
@@ -613,6 +615,15 @@ impl Coherence for Erc {
 
     fn access(&self, page: PageId) -> Access {
         self.pages.get(&page).map_or(Access::None, |page| page.access)
+    }
+
+    fn known_pages(&self) -> Vec<PageId> {
+        self.pages.keys().copied().collect()
+    }
+
+    fn state(&self, _site: &Site, page: Located) -> Result<&'static str, String> {
+        let page = &self.pages[&page.page];
+        State::of(page, self.mode).map(State::name).ok_or_else(|| format!("{page:?}"))
     }
 
     fn fault(&mut self, site: &mut Site, page: Located, wanted: Access, waiter: Option<Waiter>) {

@@ -54,8 +54,9 @@
 //! reach a node before the departure that its sender has seen: it waits for that; and knowledge that is later than an arrival
 //! is passed on with the next one (`beyond`).
 //!
-//! Copies come one by one as they are touched, or many in a message where the program reads on and on: `streams.rs` sees that and
-//! fetches ahead, `copies.rs` asks, sends and installs. The nodes meet along a tree ([`crate::barrier`]).
+//! Copies come one by one as they are touched, or many in a message: `copies.rs` asks, sends and installs. What comes
+//! before it is touched is chosen elsewhere ([`crate::anticipation`]): this protocol tells what happens to its copies,
+//! and fetches what is proposed. The nodes meet along a tree ([`crate::barrier`]).
 //!
 //! Deviations from the paper:
 //! - An acquire does not end the interval. A dirty page that it invalidates keeps its twin, and the page that is
@@ -75,13 +76,11 @@
 mod atomics;
 mod copies;
 mod early;
-mod habits;
-mod migrants;
 mod moves;
 mod one_sided;
-mod streams;
-mod supplies;
+mod state;
 mod tracking;
+mod unasked;
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -91,17 +90,16 @@ use hiroba_base::{
 use hiroba_wire::{Ahead, AtomicOperation, HomeMoves, Limits, Message, PageDiff, Ticket};
 use rustc_hash::FxHashMap;
 
-use self::habits::{Due, Habit};
-use self::migrants::Migrant;
 use self::moves::Moves;
 use self::one_sided::Reach;
-use self::streams::Streams;
-use self::supplies::{Standing, Supplies};
+pub use self::state::State;
+use self::state::{Circumstances, Homed};
 pub use self::tracking::RESTING_AFTER_RELEASES;
 use self::tracking::{Leave, Watch};
+use crate::anticipation::{Anticipation, Touch};
 use crate::coherence::{Coherence, Site, WordOperation};
 use crate::engine::wanted_beyond;
-use crate::first_touch::FirstTouches;
+use crate::exclusive_runs::ExclusiveRuns;
 use crate::home::{HomePolicy, Located};
 use crate::{
     Consistency, Done, Effect, Fact, Outcome, ProtocolError, Waiter, WriteTracking, diff, unexpected,
@@ -138,15 +136,9 @@ pub struct Hlrc {
     /// When somebody keeps a record: how many operations there were on each atomic word homed here, by page and offset. As many as the program
     /// has such words.
     atomic_turns: FxHashMap<(PageId, u32), u64>,
-    streams: Streams,
-    first_touches: FirstTouches,
-    due: Due,
+    exclusive_runs: ExclusiveRuns,
     moves: Moves,
-    /// Pages that go with locks are fetched when the locks come.
-    follows_migrants: bool,
-    supplies: Supplies,
-    /// Bytes of pages that were asked for before anybody touched them, and are on their way.
-    prefetching_bytes: u64,
+    anticipation: Anticipation,
 }
 
 #[derive(Debug, Default)]
@@ -180,12 +172,6 @@ struct Page {
     is_touched: bool,
     /// A request is under way (copy), or diffs are awaited (home): who waits, and for which access.
     fetch: Option<Fetch>,
-    /// Whether it is read after barriers. Unused on the home.
-    habit: Habit,
-    /// Whether it goes with a lock. Unused on the home.
-    migrant: Migrant,
-    /// Whether its home sends it unasked. Unused on the home.
-    standing: Standing,
     /// Home: requests that wait for diffs.
     pending: Vec<PendingRequest>,
 }
@@ -194,12 +180,8 @@ struct Page {
 struct Fetch {
     waiters: Vec<Waiter>,
     wants_write: bool,
-    /// A prefetch began it.
-    hinted: bool,
     /// A thread waits, or has waited, for it.
     demanded: bool,
-    /// It shows how far a stream has come, see [`streams`].
-    marks: bool,
 }
 
 #[derive(Debug)]
@@ -295,6 +277,24 @@ impl Hlrc {
         site.protect_all(pages, access);
     }
 
+    /// The row that a page is in; none if it fits no row.
+    pub(crate) fn state_of(&self, site: &Site, page: Located) -> Option<State> {
+        let Located { page: page_id, home, .. } = page;
+        let homed = match home == site.me {
+            _ if self.moves.is_coming(page_id) => Homed::HereSoon,
+            true => Homed::Here,
+            false => Homed::Elsewhere,
+        };
+        let around = Circumstances {
+            homed,
+            is_async: site.is_async(page_id),
+            is_written: self.written.contains(page_id),
+            is_closing: site.is_closing(),
+            looks_for_races: self.looks_for_races,
+        };
+        State::of(&self.pages[&page_id], around)
+    }
+
     /// While data races are looked for: what the program had access to in the interval that is being closed, and has not any more. The first
     /// touch of each page in the next one faults.
     fn take_given(&mut self) -> PageSet {
@@ -332,25 +332,18 @@ impl Hlrc {
             self.note_touch(site, site.me, page_id);
             self.grant_home_access(site, located, wanted);
         } else if page.valid {
-            let rested = page.access == Access::None;
-            let is_trial = page.standing.end_trial() || page.habit.is_on_trial;
+            let touch = if page.access == Access::None { Touch::Opened } else { Touch::Written };
             self.give_copies(site, [(page_id, wanted)]);
-            if is_trial {
-                self.note_use(site, page_id, true);
-                self.note_migrant(site, page_id);
-            } else if rested {
-                self.follow_streams(site, located, false);
-            }
+            let ahead = self.tell_touch(site, located, touch);
+            self.fetch_ahead(site, ahead);
         } else {
-            let in_flight = page.fetch.is_some();
-            page.standing.end_trial();
+            let touch = if page.fetch.is_some() { Touch::UnderWay } else { Touch::Missed };
             page.wait(wanted, waiter);
-            self.note_use(site, page_id, in_flight);
-            self.note_migrant(site, page_id);
-            if !in_flight {
+            let ahead = self.tell_touch(site, located, touch);
+            if touch == Touch::Missed {
                 self.request_page(site, home, page_id);
             }
-            self.follow_streams(site, located, !in_flight);
+            self.fetch_ahead(site, ahead);
             return;
         }
         if let Some(waiter) = waiter {
@@ -387,7 +380,7 @@ impl Hlrc {
 
     /// The program has touched a page homed here that nobody has heard of.
     fn give_untouched(&mut self, site: &mut Site, touched: Located) {
-        let given = self.first_touches.give(site, touched, |page| self.pages.contains_key(&page));
+        let given = self.exclusive_runs.give(site, touched, |page| self.pages.contains_key(&page));
         for page_id in given.iter() {
             self.pages.entry(page_id).or_default().unnoticed = true;
         }
@@ -638,8 +631,8 @@ impl Hlrc {
         let page = self.pages.entry(page_id).or_default();
         let was_valid = std::mem::take(&mut page.valid);
         if page.access == Access::None {
-            if was_valid && page.habit.is_on_trial {
-                page.habit.note_mistake();
+            if was_valid {
+                self.anticipation.lost_untouched(page_id);
             }
             return;
         }
@@ -672,7 +665,8 @@ impl Hlrc {
                 if site.is_home(page_id)
                     && let Some(page) = self.pages.get_mut(&page_id)
                 {
-                    page.shared &= page.served || self.looks_for_races || self.supplies.is_ordered(page_id);
+                    page.shared &=
+                        page.served || self.looks_for_races || self.anticipation.is_ordered(page_id);
                     if !page.shared && std::mem::take(&mut page.unguarded) {
                         page.unnoticed = true;
                         self.watch.unguarded.remove(page_id);
@@ -696,6 +690,15 @@ impl Coherence for Hlrc {
         self.pages.get(&page).map_or(Access::None, |page| page.access)
     }
 
+    fn known_pages(&self) -> Vec<PageId> {
+        self.pages.keys().copied().collect()
+    }
+
+    fn state(&self, site: &Site, page: Located) -> Result<&'static str, String> {
+        let state = self.state_of(site, page);
+        state.map(State::name).ok_or_else(|| format!("{:?}", self.pages[&page.page]))
+    }
+
     fn fault(&mut self, site: &mut Site, page: Located, wanted: Access, waiter: Option<Waiter>) {
         self.handle_fault(site, page, wanted, waiter);
     }
@@ -709,7 +712,9 @@ impl Coherence for Hlrc {
     }
 
     fn prefetch(&mut self, site: &mut Site, ranges: &[PageRange]) {
-        self.handle_hint(site, ranges);
+        let (anticipation, copies) = self.anticipate();
+        let fetches = anticipation.hinted(site, &copies, ranges);
+        self.fetch_ahead(site, fetches);
     }
 
     fn handle_message(
@@ -737,7 +742,7 @@ impl Coherence for Hlrc {
                 Ok(())
             }
             Message::PagesSupplied { ahead_of, copies, content } => {
-                self.keep_supply(site, from, *ahead_of, copies, content)
+                self.keep_unasked(site, from, *ahead_of, copies, content)
             }
             Message::Diffs { seq, last, diffs } => self.handle_diffs(site, from, *seq, *last, diffs),
             Message::AtomicRequest { ticket, page, offset, operation, needed } => {
@@ -821,7 +826,7 @@ impl Coherence for Hlrc {
     }
 
     fn supply(&mut self, site: &mut Site) {
-        self.place_orders(site);
+        self.anticipation.tell_orders(site);
         self.send_supplies(site);
     }
 
@@ -843,7 +848,9 @@ impl Coherence for Hlrc {
 
     fn begin_hold(&mut self, site: &mut Site, lock: LockId, voided: &PageSet) {
         self.expect_supplies(site, Ahead::Grant(lock));
-        self.fetch_migrants(site, lock, voided);
+        let (anticipation, copies) = self.anticipate();
+        let fetches = anticipation.granted(site, &copies, lock, voided);
+        self.fetch_ahead(site, fetches);
     }
 
     fn take_supplies(&mut self, site: &mut Site) {
@@ -851,7 +858,8 @@ impl Coherence for Hlrc {
     }
 
     fn begin_phase(&mut self, site: &mut Site, voided: &PageSet) {
-        self.forget_migrants(voided);
-        self.follow_habits(site, voided);
+        let (anticipation, copies) = self.anticipate();
+        let fetches = anticipation.met(site, &copies, voided);
+        self.fetch_ahead(site, fetches);
     }
 }

@@ -8,6 +8,7 @@
 //! Each protocol is one file that can be read beside its paper: start with [`hlrc`], or with [`sc`], the oldest.
 
 pub mod adaptive;
+pub mod anticipation;
 pub mod aurc;
 pub mod barrier;
 pub mod coherence;
@@ -16,8 +17,8 @@ mod consistency;
 pub mod diff;
 mod engine;
 pub mod erc;
+mod exclusive_runs;
 mod fact;
-mod first_touch;
 pub mod hlrc;
 pub mod home;
 pub mod interval;
@@ -31,8 +32,8 @@ pub mod team;
 
 pub use consistency::Consistency;
 pub use engine::{
-    Done, Effect, Engine, FAULTING_FROM_GRANULES, Misuse, NewContent, Outcome, PageToSend, ProtocolError,
-    ReadOutcome, Sync, Waiter, WriteTracking,
+    Done, Effect, Engine, FAULTING_FROM_GRANULES, Misfit, Misuse, NewContent, Outcome, PageToSend,
+    ProtocolError, ReadOutcome, Sync, Waiter, WriteTracking,
 };
 pub use fact::Fact;
 pub use home::HomePolicy;

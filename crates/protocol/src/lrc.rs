@@ -58,6 +58,7 @@
 
 mod fetching;
 mod keeping;
+mod state;
 mod words;
 
 use std::collections::{BTreeMap, VecDeque};
@@ -69,6 +70,7 @@ use rustc_hash::FxHashMap;
 use self::fetching::ReceivedDiff;
 pub use self::keeping::KEPT_BYTES_MAX;
 use self::keeping::{Keeping, KeptDiff, Purpose};
+pub use self::state::State;
 use self::words::{Operation, Performed};
 use crate::coherence::{Coherence, Site, WordOperation};
 use crate::engine::wanted_beyond;
@@ -309,6 +311,16 @@ impl Lrc {
 impl Coherence for Lrc {
     fn access(&self, page: PageId) -> Access {
         self.pages.get(&page).map_or(Access::None, |page| page.access)
+    }
+
+    fn known_pages(&self) -> Vec<PageId> {
+        self.pages.keys().copied().collect()
+    }
+
+    fn state(&self, site: &Site, page: Located) -> Result<&'static str, String> {
+        let is_home = page.home == site.me;
+        let page = &self.pages[&page.page];
+        State::of(page, is_home).map(State::name).ok_or_else(|| format!("{page:?}"))
     }
 
     fn fault(&mut self, site: &mut Site, located: Located, wanted: Access, waiter: Option<Waiter>) {

@@ -26,7 +26,8 @@
 //! | absent | no | None | ask for a copy → copy | ask for the page → owner, writing |
 //! | copy | no | Read | – | the same |
 //! | owner, fresh | yes | None | → owner, writing | the same |
-//! | owner, shared | yes | Read (None, if nobody here has touched it) | – | invalidate the copies → owner, writing |
+//! | owner, shared | yes | Read (None, if nobody here has touched it) | – | → owner, invalidating |
+//! | owner, invalidating | yes | Read or None | wait | wait for the copies to go → owner, writing |
 //! | owner, writing | yes | Write | – | – |
 //!
 //! A copy that is invalidated becomes *absent*. A `CopyRequest` takes *owner, writing* to *owner, shared*; an `OwnershipForward` takes
@@ -45,12 +46,15 @@
 //! - An owner whose copies must go does that without the manager: no request can come between.
 //! - Atomic operations are the owner's: a node first gets the page, as for a store.
 
+mod state;
+
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use hiroba_base::{Access, NodeId, PageId, PageRange, PageSet};
 use hiroba_wire::{AtomicOperation, AtomicOutcome, Limits, Message, PageCopy};
 use rustc_hash::FxHashMap;
 
+pub use self::state::State;
 use crate::coherence::{Coherence, Site, WordOperation};
 use crate::engine::wanted_beyond;
 use crate::home::Located;
@@ -496,6 +500,15 @@ impl Sc {
 impl Coherence for Sc {
     fn access(&self, page: PageId) -> Access {
         self.pages.get(&page).map_or(Access::None, |page| page.access)
+    }
+
+    fn known_pages(&self) -> Vec<PageId> {
+        self.pages.keys().copied().collect()
+    }
+
+    fn state(&self, site: &Site, page: Located) -> Result<&'static str, String> {
+        let page = &self.pages[&page.page];
+        State::of(page, site.me).map(State::name).ok_or_else(|| format!("{page:?}"))
     }
 
     fn fault(&mut self, site: &mut Site, page: Located, wanted: Access, waiter: Option<Waiter>) {

@@ -30,6 +30,17 @@ impl<E: Engine> Cluster<E> {
             }
         }
         self.tell_late(id);
+        self.note_states(id)
+    }
+
+    /// Every page is in a row of its protocol's state table. A narration tells of those that have changed it.
+    fn note_states(&mut self, id: NodeId) -> Result<(), Failure> {
+        let node = &mut self.nodes[id.index()];
+        let states = node.engine.page_states().map_err(|misfit| Failure::State { node: id, misfit })?;
+        if let Some(narration) = &self.narration {
+            narration.changes_states(id, &node.states, &states);
+            node.states = states;
+        }
         Ok(())
     }
 

@@ -67,7 +67,7 @@ impl Under {
                 Protocol::ErcInvalidate => Box::new(eager(Mode::Invalidate)),
                 Protocol::ErcUpdate => Box::new(eager(Mode::Update)),
                 Protocol::Aurc => Box::new(Aurc::new(hlrc)),
-                _ => Box::new(hlrc.following_migrants()),
+                _ => Box::new(hlrc.following_locks()),
             };
             Consistency::new(me, limits, tracking, protocol).telling()
         }

@@ -24,18 +24,18 @@ const SHAPES: [Shape; 3] = [
 ];
 
 fn hasty(me: NodeId, limits: Limits, tracking: WriteTracking) -> Consistency {
-    let protocol = Hlrc::new().following_migrants().supplying_readers().ordering_hastily();
+    let protocol = Hlrc::new().following_locks().supplying_readers().ordering_hastily();
     Consistency::new(me, limits, tracking, Box::new(protocol)).telling()
 }
 
 /// Pages that go with locks are asked for with them.
 fn following(me: NodeId, limits: Limits, tracking: WriteTracking) -> Consistency {
-    Consistency::new(me, limits, tracking, Box::new(Hlrc::new().following_migrants())).telling()
+    Consistency::new(me, limits, tracking, Box::new(Hlrc::new().following_locks())).telling()
 }
 
 /// Orders are placed when habits have proved right, as the adaptive protocol does.
 fn patient(me: NodeId, limits: Limits, tracking: WriteTracking) -> Consistency {
-    Consistency::new(me, limits, tracking, Box::new(Hlrc::new().following_migrants().supplying_readers()))
+    Consistency::new(me, limits, tracking, Box::new(Hlrc::new().following_locks().supplying_readers()))
         .telling()
 }
 

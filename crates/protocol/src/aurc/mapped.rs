@@ -150,6 +150,15 @@ impl Coherence for Mapped {
         Access::Write
     }
 
+    /// All pages are alike, and nothing is kept of any.
+    fn known_pages(&self) -> Vec<PageId> {
+        Vec::new()
+    }
+
+    fn state(&self, _site: &Site, _page: Located) -> Result<&'static str, String> {
+        Ok("mapped")
+    }
+
     /// A fault source may take access away for reasons of its own: then it is given again.
     fn fault(&mut self, site: &mut Site, page: Located, _wanted: Access, waiter: Option<Waiter>) {
         site.out.push(Effect::Protect { pages: page.span(), access: Access::Write });

@@ -343,9 +343,7 @@ impl Hlrc {
         page.needed = VersionVector::new();
         page.valid = true;
         self.moves.note_fetched(located.page);
-        if fetch.hinted {
-            self.prefetching_bytes -= located.granules * u64::from(site.limits.granule_bytes);
-        }
+        self.anticipation.has_come(site, located.page);
         let fetched = u32::from(fetch.demanded);
         Arrived { pages: located.span(), content, fetched, prefetched: 1 - fetched }
     }
@@ -358,11 +356,10 @@ impl Hlrc {
         let mut given = Vec::new();
         for (page_id, fetch) in &fetches {
             let page = self.pages.entry(*page_id).or_default();
-            // A marker that nobody has touched yet tells when it is touched, and so does every page while data races are looked for; a page
-            // with unsent writes has no time for that.
-            let tells = fetch.marks || self.looks_for_races;
-            if !tells || fetch.demanded || page.twin {
-                page.habit.is_on_trial = false;
+            // A page with unsent writes is opened at once. While data races are looked for the first touch of any
+            // other must fault.
+            let must_open = fetch.demanded || page.twin;
+            if self.anticipation.opens(*page_id, must_open) && (must_open || !self.looks_for_races) {
                 given.push((*page_id, if fetch.wants_write { Access::Write } else { Access::Read }));
             }
         }

@@ -353,8 +353,7 @@ impl Hlrc {
 
     /// This node takes the page for homed elsewhere than before.
     fn follow_move(&mut self, site: &mut Site, page_id: PageId, to: NodeId) {
-        self.forget_order(site, page_id);
-        self.forget_lock_order(site, page_id);
+        self.anticipation.forget_orders(site, page_id);
         site.homes.move_page(page_id, to);
         // The last home may still answer when the next one has, which acts later.
         let under_way = self.atomic_targets.values_mut().filter(|target| target.page == page_id);
@@ -463,8 +462,7 @@ impl Hlrc {
     fn tell_what_is_held(&mut self, site: &mut Site, from: NodeId, pages: &PageSet) {
         let mut held: Vec<PagesHeld> = Vec::new();
         for page_id in pages.iter() {
-            self.forget_order(site, page_id);
-            self.forget_lock_order(site, page_id);
+            self.anticipation.forget_orders(site, page_id);
             site.homes.move_page(page_id, site.me);
             self.moves.coming.entry(page_id).or_default().is_here = true;
             let Some(page) = self.pages.get(&page_id).filter(|page| page.valid) else { continue };
@@ -555,7 +553,7 @@ impl Hlrc {
     fn become_copy(&mut self, site: &mut Site, page_id: PageId, to: NodeId) {
         self.follow_move(site, page_id, to);
         self.moves.used.remove(&page_id);
-        self.drop_orders(page_id);
+        self.anticipation.drop_orders(page_id);
         let page = self.pages.entry(page_id).or_default();
         page.valid = page.needed.is_empty();
         (page.shared, page.served, page.unnoticed) = (false, false, false);
@@ -629,17 +627,13 @@ impl Hlrc {
     fn become_home(&mut self, site: &mut Site, handed: PageHandedOver) {
         let PageHandedOver { page: page_id, version, moves, is_sent: _, has_words, turns } = handed;
         let coming = self.moves.coming.remove(&page_id).expect("the page is coming");
-        let page_bytes = u64::from(site.page_bytes(page_id));
         let page = self.pages.entry(page_id).or_default();
         version.entries().iter().for_each(|(writer, seq)| page.held.advance(*writer, *seq));
         page.needed.retain_beyond(&page.held);
         (page.valid, page.has_words) = (false, has_words);
         (page.shared, page.served, page.unnoticed) = (true, true, false);
-        if let Some(fetch) = page.fetch.as_mut().filter(|fetch| fetch.hinted) {
-            fetch.hinted = false;
-            self.prefetching_bytes -= page_bytes;
-        }
         let version = page.held.clone();
+        self.anticipation.is_homed_here(site, page_id);
         self.moves.times.insert(page_id, moves);
         self.atomic_turns.extend(turns.into_iter().map(|(offset, turn)| ((page_id, offset), turn)));
         site.tell(|| Some(Fact::Holds { page: page_id, version }));

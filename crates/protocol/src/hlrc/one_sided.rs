@@ -36,7 +36,7 @@ use crate::{Effect, ReadOutcome};
 
 /// Adjacent pages are read in one go up to this many bytes: enough to make the cost of a call small, and a
 /// copy that keeps others waiting for some tens of microseconds.
-pub(super) const READ_RUN_BYTES_MAX: u64 = 256 << 10;
+const READ_RUN_BYTES_MAX: u64 = 256 << 10;
 
 /// The nodes whose frames this node can read, by number; none where the fabric cannot.
 #[derive(Debug, Default)]
@@ -110,9 +110,7 @@ impl Hlrc {
             if page.twin && !dirty && site.is_async(page_id) {
                 self.written.remove(page_id);
             }
-            if fetch.hinted {
-                self.prefetching_bytes -= granules * u64::from(site.limits.granule_bytes);
-            }
+            self.anticipation.has_come(site, page_id);
             // Replies come in the order in which the home acted, copies do not.
             let under_way = self.atomic_targets.values_mut().filter(|target| target.page == page_id);
             under_way.for_each(|target| target.overtaken = true);
@@ -142,12 +140,12 @@ fn extend(last: &mut Effect, next: &Effect) -> bool {
         home: from,
         needed: also,
         merge: false,
-        prefetched: hinted,
+        prefetched: also_ahead,
     } = next
     else {
         return false;
     };
-    let of_one_kind = (&*page_bytes, &*home) == (bytes, from) && *prefetched && *hinted;
+    let of_one_kind = (&*page_bytes, &*home) == (bytes, from) && *prefetched && *also_ahead;
     let bytes_after = (pages.count / more.count + 1) * u64::from(*bytes);
     if !of_one_kind || pages.end() != more.first || bytes_after > READ_RUN_BYTES_MAX {
         return false;

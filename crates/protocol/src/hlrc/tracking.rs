@@ -200,7 +200,7 @@ impl Hlrc {
             }
         }
         let (of_expected, of_others): (Vec<PageId>, Vec<PageId>) =
-            equal_twins.into_iter().partition(|page_id| self.supplies.expects(*page_id));
+            equal_twins.into_iter().partition(|page_id| self.anticipation.expects(*page_id));
         let drop_twin = |page| Effect::DropTwin { page };
         let put_off = site.out.put_off();
         site.out.extend(of_expected.into_iter().map(drop_twin));

@@ -1,4 +1,4 @@
-//! First touches: pages that no other node has ever asked for, homed here, are given out in runs.
+//! Exclusive runs: pages homed here that no other node has ever asked for are given to the program in runs.
 //!
 //! A program that fills an array faults once a page, although nobody else has any of them: no message, no notice, no twin. Where its
 //! first touches go on and on, upwards or downwards, each fault gives it twice as many pages as the one before, up to a
@@ -19,7 +19,7 @@ const GIVEN_BYTES_MAX: u64 = 1 << 20;
 
 /// What is known of first touches.
 #[derive(Debug, Default)]
-pub(crate) struct FirstTouches {
+pub(crate) struct ExclusiveRuns {
     runs: Vec<Run>,
     /// Counts first touches.
     clock: u64,
@@ -35,7 +35,7 @@ struct Run {
     last_used: u64,
 }
 
-impl FirstTouches {
+impl ExclusiveRuns {
     /// A page of `granules` granules is touched: how many pages, at most `pages_max`, are to be given out, and whether upwards.
     fn touch(&mut self, page: PageId, granules: u64, pages_max: u64) -> (u64, bool) {
         self.clock += 1;

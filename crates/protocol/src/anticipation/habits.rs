@@ -1,0 +1,181 @@
+//! Habits: pages that a program reads in every phase are fetched at the barrier before it.
+//!
+//! Iterative programs fault on the same pages in every phase, one after the other, a round trip each. A page that a
+//! thread asks for soon after a barrier has voided it is taken for a habit. The next time that a barrier voids it,
+//! it is asked for as many barriers later as the thread came then, together with all others of that barrier, in one
+//! message to each home. Most pages are read in the phase that follows. A page of a home that no other node reads
+//! is voided one barrier after it was fetched, since the fetch makes it shared, and read when it has been written
+//! again.
+//!
+//! A page that has come unasked does not fault, so nobody sees whether it is still read. A habit that has been seen
+//! twice in a row is first put to a **trial**: the page is fetched, but left without access, and the fault of its
+//! first touch, which needs no message, proves the habit right. Then the habit is believed a few times, and put to
+//! a trial again. Each time that it proves right it is believed twice as often, up to a bound.
+//!
+//! | state | when the page is voided by a barrier | when the program faults on it at the same distance |
+//! |---|---|---|
+//! | none | – | → seen |
+//! | seen (`trust` > 0) | fetched in time, closed → on trial | → believed if it came unasked; else seen |
+//! | on trial | a mistake → none | → believed |
+//! | believed | fetched in time, open; one time less | – |
+//!
+//! A page on trial that is lost again was fetched in vain: a mistake. The distance from its loss to its use is then
+//! counted from the first loss, as if it had not been fetched. After [`MISTAKES_MAX`] mistakes in a row a page has no
+//! habits: where distances alternate, as with two arrays that change places, none is right for long. It may have
+//! habits again when it has been read at one distance so often that an old habit would be believed for as long as
+//! any.
+//!
+//! Where a habit has proved right, the reader may order the page: [`supplies`](super::supplies).
+
+use std::collections::VecDeque;
+
+use hiroba_base::{PageId, PageSet};
+
+use super::{Anticipation, Copies, Fetches};
+use crate::coherence::Site;
+
+/// How many times a new habit is believed before a trial, and the maximum.
+pub(super) const BELIEVED_MIN: u8 = 2;
+pub(super) const BELIEVED_MAX: u8 = 16;
+
+/// Mistakes in a row that end a page's habits.
+const MISTAKES_MAX: u8 = 3;
+
+/// A page that is read this many barriers after it was lost, or later, has no habit.
+const PHASES_MAX: u64 = 4;
+
+/// What is known of a page's use between barriers.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Habit {
+    /// The barrier epoch at the beginning of which the page was voided last; 0 before.
+    pub(super) lost_in: u64,
+    /// How many epochs later it is read.
+    later: u8,
+    /// How many more times it is fetched and opened unasked.
+    believed: u8,
+    /// How many times it was when it last proved right; 0: the last use was not like the one before.
+    trust: u8,
+    /// It is fetched, or here, and nobody has touched it.
+    pub(super) is_on_trial: bool,
+    /// Trials in a row that ended without a touch.
+    mistakes: u8,
+}
+
+/// A page that will be read.
+#[derive(Debug)]
+pub(super) struct Expected {
+    page: PageId,
+    /// The page's loss that this is about. If it has been lost again since, it has been read.
+    lost_in: u64,
+    is_trial: bool,
+}
+
+impl Habit {
+    /// Whether the page, which comes unasked this time, is opened at once.
+    pub(super) fn believe(&mut self) -> bool {
+        let left = self.believed.checked_sub(1);
+        self.believed = left.unwrap_or_default();
+        left.is_some()
+    }
+
+    /// The page is lost. Whether to fetch it in time, and if so, whether on trial.
+    fn expect(&mut self) -> Option<bool> {
+        if self.believe() {
+            return Some(false);
+        }
+        (self.trust > 0 && self.mistakes < MISTAKES_MAX).then_some(true)
+    }
+
+    /// The page is lost again, and nobody has touched it.
+    pub(super) fn note_loss_untouched(&mut self) {
+        if self.is_on_trial {
+            self.mistakes = self.mistakes.saturating_add(1);
+            (self.is_on_trial, self.trust, self.believed) = (false, 0, 0);
+        }
+    }
+
+    /// The page is used in this epoch. Whether that has proved a habit right; none if there is no habit.
+    fn note_use(&mut self, epoch: u64, comes_unasked: bool) -> Option<bool> {
+        self.is_on_trial = false;
+        let later = epoch - self.lost_in;
+        if self.lost_in == 0 || later >= PHASES_MAX {
+            (self.trust, self.believed) = (0, 0);
+            return None;
+        }
+        let is_as_before = u64::from(self.later) == later;
+        let has_proved_right = is_as_before && self.trust > 0;
+        self.trust = if is_as_before { (self.trust * 2).clamp(BELIEVED_MIN, BELIEVED_MAX) } else { 0 };
+        self.later = later as u8;
+        self.believed = if is_as_before && comes_unasked { self.trust } else { 0 };
+        if self.believed > 0 || self.trust == BELIEVED_MAX {
+            self.mistakes = 0;
+        }
+        Some(has_proved_right)
+    }
+}
+
+/// The pages to be fetched at the next barriers, the next one first. No more than have been voided at
+/// [`PHASES_MAX`] barriers.
+pub(super) type Due = VecDeque<Vec<Expected>>;
+
+impl Anticipation {
+    /// A thread has faulted on the page. It was absent, or it came unasked: it is on its way, or on trial.
+    pub(super) fn note_use(
+        &mut self,
+        site: &mut Site,
+        copies: &impl Copies,
+        page: PageId,
+        comes_unasked: bool,
+    ) {
+        let epoch = site.collectives_done;
+        let habit = &mut self.guesses.entry(page).or_default().habit;
+        if let Some(has_proved_right) = habit.note_use(epoch, comes_unasked) {
+            self.consider_order(site, copies, page, has_proved_right);
+        }
+    }
+
+    /// A barrier has voided these pages: proposes what is read after it, but for what homes have supplied.
+    pub(super) fn follow_habits(
+        &mut self,
+        site: &mut Site,
+        copies: &impl Copies,
+        voided: &PageSet,
+    ) -> Fetches {
+        let epoch = site.collectives_done;
+        self.due.resize_with(PHASES_MAX as usize, Vec::new);
+        for page in voided.iter() {
+            let guess = self.guesses.entry(page).or_default();
+            guess.habit.lost_in = epoch;
+            if !copies.is_good(page)
+                && !self.supplies.expects(page)
+                && let Some(is_trial) = guess.habit.expect()
+                && !(is_trial && guess.order.is_placed())
+            {
+                let expected = Expected { page, lost_in: epoch, is_trial };
+                self.due[usize::from(guess.habit.later)].push(expected);
+            }
+        }
+        let mut fetches = Fetches::default();
+        for expected in self.due.pop_front().unwrap_or_default() {
+            if self.begin_expected(site, copies, &expected) {
+                fetches.pages.push(expected.page);
+            }
+        }
+        fetches
+    }
+
+    /// Notes that the page is fetched. Returns false if it has been read already, or cannot be fetched now.
+    fn begin_expected(&mut self, site: &Site, copies: &impl Copies, expected: &Expected) -> bool {
+        let located = site.locate(expected.page);
+        let habit = &mut self.guesses.entry(expected.page).or_default().habit;
+        let is_as_lost = habit.lost_in == expected.lost_in;
+        if !is_as_lost || !self.under_way.has_room() || !self.under_way.begin(site, copies, located) {
+            return false;
+        }
+        habit.is_on_trial = expected.is_trial;
+        if expected.is_trial {
+            self.under_way.closed.insert(expected.page);
+        }
+        true
+    }
+}

@@ -1,0 +1,390 @@
+//! Supplies: what a node reads after every barrier at which it has changed comes without its asking.
+//!
+//! Read first: Monnerat, Bianchini, *Efficiently Adapting to Sharing Patterns in Software DSMs*, HPCA 1998; for what
+//! to do about updates that nobody reads Karlin, Manasse, Rudolph, Sleator, *Competitive Snoopy Caching*,
+//! Algorithmica 1988.
+//!
+//! A producer writes a page in one phase, and its consumers read it in the next. By invalidation each consumer asks
+//! for the page behind the barrier ([`habits`](super::habits)): a round trip that nothing overlaps with. By update
+//! the page is there when the barrier is over, since its home sends it before it arrives. Which of both is better
+//! depends on whether the page is read, so each page's readers choose:
+//!
+//! ```text
+//!   reader ──StandingOrder──▶ home                 the page's habit has proved right
+//!   home ──PagesSupplied──▶ reader, home ──Arrive──▶ …, … ──Depart──▶ reader
+//!   reader ──StandingOrder(ends)──▶ home           a supply was not read, or was of no use
+//! ```
+//!
+//! | at the reader | when a supply has come, and the barrier is over | when the program touches the page |
+//! |---|---|---|
+//! | believed | it is installed and may be read | no fault |
+//! | on trial | it is installed, without access | a fault without message: believed twice as often |
+//! | on trial, untouched | the order ends | – |
+//!
+//! A page that is believed does not fault, so nobody sees whether it is still read. A trial now and then shows that,
+//! for a local fault.
+//!
+//! Why it is right: a supply is a page as its home had it, with its version, like any reply. It waits until its
+//! reader has left the barrier, and is taken only if it has all that the reader has heard of *and all that the
+//! reader has written itself* (a diff may have crossed it). Nobody waits for a supply: where it comes too late, or
+//! is of no use, the page is fetched like any other. So home and reader need not agree on which orders stand.
+//!
+//! Pages come with a lock in the same way ([`lock_pages`](super::lock_pages)): if a page's home hands the lock over,
+//! it sends what is ordered with it first, and that waits for the grant.
+//!
+//! While a page has orders, its home takes it for shared and watches it, so that each change has a notice, and is
+//! supplied, at the very next barrier.
+
+use core::ops::Range;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use hiroba_base::{LockId, NodeId, PageId, PageSet, VectorTimestamp, VersionVector};
+use hiroba_wire::{Ahead, Message};
+use rustc_hash::FxHashMap;
+
+use super::{Anticipation, Copies};
+use crate::NewContent;
+use crate::coherence::Site;
+use crate::home::Located;
+
+/// Bytes of pages for which a node has orders at one home: a barrier, or a lock's grant, waits for no more than this.
+/// At most twice this much waits at a reader from each home, since a home may arrive once more before the reader has
+/// left.
+const ORDERED_BYTES_MAX: u64 = 4 << 20;
+
+/// An order that has ended this many times was a mistake: it is not placed again.
+pub(super) const ENDS_MAX: u8 = 3;
+
+/// What a reader knows of a page's order.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Order {
+    is_placed: bool,
+    /// The last supply is here, and nobody has touched it so far.
+    is_on_trial: bool,
+    ends: u8,
+}
+
+impl Order {
+    /// Whether the page comes from its home whenever it has changed.
+    pub(super) fn is_placed(&self) -> bool {
+        self.is_placed
+    }
+
+    /// Somebody touches the page. Whether a supply was on trial.
+    pub(super) fn end_trial(&mut self) -> bool {
+        std::mem::take(&mut self.is_on_trial)
+    }
+}
+
+/// Orders and supplies of a node, as reader and as home.
+#[derive(Debug, Default)]
+pub(super) struct Supplies {
+    pub(super) is_on: bool,
+    /// Orders are placed when a page's habit begins, for tests: else when it has proved right.
+    pub(super) is_hasty: bool,
+    /// Orders to be placed (or to end) when this node comes to the next barrier, by home.
+    news: BTreeMap<(NodeId, bool), PageSet>,
+    /// Bytes of pages for which there are orders, by home.
+    ordered_bytes: FxHashMap<NodeId, u64>,
+    /// What has come ahead of barriers that are not over here, and of locks.
+    came: Vec<Supply>,
+    /// What has come ahead of what has just happened, until it is taken.
+    expected: BTreeMap<PageId, Supply>,
+    /// Home: what readers have ordered ahead of barriers.
+    orders: BTreeMap<NodeId, PageSet>,
+    /// Home: what readers have ordered with locks.
+    lock_orders: FxHashMap<(LockId, NodeId), PageSet>,
+}
+
+/// A page that has come unasked, and waits.
+#[derive(Debug)]
+struct Supply {
+    ahead_of: Ahead,
+    page: PageId,
+    version: VersionVector,
+    content: NewContent,
+}
+
+/// A page in a message that nobody asked for.
+#[derive(Debug)]
+pub(crate) struct Unasked {
+    pub(crate) page: PageId,
+    pub(crate) version: VersionVector,
+    /// Where its bytes are in the message, unless they are all zero.
+    pub(crate) content: Option<Range<usize>>,
+}
+
+/// A supply that the protocol is to install.
+#[derive(Debug)]
+pub(crate) struct Accepted {
+    pub(crate) page: Located,
+    pub(crate) version: VersionVector,
+    pub(crate) content: NewContent,
+}
+
+impl Supplies {
+    /// Whether a supply of the page is to be taken.
+    pub(super) fn expects(&self, page: PageId) -> bool {
+        self.expected.contains_key(&page)
+    }
+
+    /// Counts an order at this home, unless there are too many. Whether it may be placed.
+    pub(super) fn charge(&mut self, home: NodeId, page_bytes: u32) -> bool {
+        let bytes = self.ordered_bytes.entry(home).or_default();
+        let more = *bytes + u64::from(page_bytes);
+        let fits = more <= ORDERED_BYTES_MAX;
+        if fits {
+            *bytes = more;
+        }
+        fits
+    }
+
+    /// An order has ended.
+    pub(super) fn discharge(&mut self, home: NodeId, page_bytes: u32) {
+        *self.ordered_bytes.entry(home).or_default() -= u64::from(page_bytes);
+    }
+}
+
+/// The reader's side.
+impl Anticipation {
+    /// The page has a habit, which has proved right or not: orders it from its home, if that is worth while.
+    pub(super) fn consider_order(
+        &mut self,
+        site: &Site,
+        copies: &impl Copies,
+        page: PageId,
+        has_proved_right: bool,
+    ) {
+        let home = site.locate(page).home;
+        let is_due = self.supplies.is_on && (has_proved_right || self.supplies.is_hasty);
+        // A node that reads the home's frame itself needs no message anyway.
+        if !is_due || !site.fetches_ahead || copies.reads_itself(home) {
+            return;
+        }
+        let order = &mut self.guesses.entry(page).or_default().order;
+        let may_order = !order.is_placed && order.ends < ENDS_MAX;
+        if may_order && self.supplies.charge(home, site.page_bytes(page)) {
+            order.is_placed = true;
+            self.supplies.news.entry((home, true)).or_default().insert(page);
+        }
+    }
+
+    /// Supplies of the page are of no use.
+    fn end_order(&mut self, site: &Site, page: PageId) {
+        let order = &mut self.guesses.entry(page).or_default().order;
+        if order.is_placed {
+            order.ends += 1;
+            self.forget_order(site, page);
+            let home = site.locate(page).home;
+            self.supplies.news.entry((home, false)).or_default().insert(page);
+        }
+    }
+
+    fn forget_order(&mut self, site: &Site, page: PageId) {
+        let Some(guess) = self.guesses.get_mut(&page) else { return };
+        guess.order.is_on_trial = false;
+        if std::mem::take(&mut guess.order.is_placed) {
+            let home = site.locate(page).home;
+            self.supplies.discharge(home, site.page_bytes(page));
+            if let Some(pages) = self.supplies.news.get_mut(&(home, true)) {
+                pages.remove(page);
+            }
+        }
+    }
+
+    /// The page's home is about to change. If there are orders with it, the next home will not know them.
+    pub(crate) fn forget_orders(&mut self, site: &Site, page: PageId) {
+        self.forget_order(site, page);
+        self.forget_lock_order(site, page);
+    }
+
+    /// The node arrives at a barrier: tells the homes which orders begin and end.
+    pub(crate) fn tell_orders(&mut self, site: &mut Site) {
+        for ((home, stands), pages) in std::mem::take(&mut self.supplies.news) {
+            if !pages.is_empty() {
+                site.out.send(home, &Message::StandingOrder { lock: None, pages, stands });
+            }
+        }
+    }
+
+    /// Pages have come unasked, with these bytes.
+    pub(crate) fn keep_unasked(
+        &mut self,
+        site: &mut Site,
+        from: NodeId,
+        ahead_of: Ahead,
+        pages: Vec<Unasked>,
+        content: &[u8],
+    ) {
+        let bytes: Arc<[u8]> = content.into();
+        let (mut came, mut unwanted) = (Vec::new(), PageSet::new());
+        for Unasked { page, version, content } in pages {
+            let is_ordered = self.guesses.get(&page).is_some_and(|guess| match ahead_of {
+                Ahead::Collective(_) => guess.order.is_placed,
+                Ahead::Grant(lock) => guess.lock_page.is_ordered_with(lock),
+            });
+            if is_ordered {
+                let kept = |range| NewContent::Kept(bytes.clone(), range);
+                let content = content.map_or(NewContent::Zero, kept);
+                came.push(Supply { ahead_of, page, version, content });
+            } else {
+                unwanted.insert(page);
+            }
+        }
+        if !unwanted.is_empty() {
+            // An order that its home has forgotten to end: the page went elsewhere meanwhile, and came back.
+            let lock = if let Ahead::Grant(lock) = ahead_of { Some(lock) } else { None };
+            site.out.send(from, &Message::StandingOrder { lock, pages: unwanted, stands: false });
+        }
+        match ahead_of {
+            // The barrier is over, and what is read has been asked for.
+            Ahead::Collective(epoch) if epoch < site.collectives_done => {
+                came.iter().for_each(|supply| self.end_order(site, supply.page));
+            }
+            _ => self.supplies.came.extend(came),
+        }
+    }
+
+    /// The node leaves a collective, or has got a lock, and has heard what it is told there. What came ahead of that
+    /// is to be taken, but for pages that are good.
+    pub(crate) fn expect_supplies(&mut self, copies: &impl Copies, ahead_of: Ahead) {
+        let Supplies { came, expected, .. } = &mut self.supplies;
+        let is_due = |supply: &mut Supply| match (supply.ahead_of, ahead_of) {
+            (Ahead::Collective(epoch), Ahead::Collective(over)) => epoch < over,
+            (supplied, now) => supplied == now,
+        };
+        let due = came.extract_if(.., is_due).filter(|supply| copies.is_absent(supply.page));
+        expected.extend(due.map(|supply| (supply.page, supply)));
+    }
+
+    /// Whether a supply of the page is to be taken.
+    pub(crate) fn expects(&self, page: PageId) -> bool {
+        self.supplies.expects(page)
+    }
+
+    /// What was sent ahead of the barrier that has just ended, or of the lock that has come, and is of use. The
+    /// protocol installs it before the program's threads go on.
+    pub(crate) fn take_expected(&mut self, site: &mut Site, copies: &impl Copies) -> Vec<Accepted> {
+        let mut accepted = Vec::new();
+        for (page, supply) in std::mem::take(&mut self.supplies.expected) {
+            let Supply { ahead_of, version, content, .. } = supply;
+            let located = site.locate(page);
+            // Somebody may have fetched it meanwhile, or this node have heard more.
+            let is_of_use =
+                located.home != site.me && copies.is_absent(page) && copies.would_do(page, &version);
+            let guess = self.guesses.entry(page).or_default();
+            if !is_of_use || guess.order.is_on_trial {
+                match ahead_of {
+                    Ahead::Collective(_) => self.end_order(site, page),
+                    Ahead::Grant(_) => self.end_lock_order(site, page),
+                }
+                continue;
+            }
+            let is_believed = match ahead_of {
+                Ahead::Collective(_) => {
+                    guess.habit.lost_in = site.collectives_done;
+                    guess.habit.believe()
+                }
+                Ahead::Grant(_) => guess.lock_page.believe(),
+            };
+            guess.order.is_on_trial = !is_believed && !copies.has_twin(page);
+            if guess.order.is_on_trial {
+                self.under_way.closed.insert(page);
+            }
+            accepted.push(Accepted { page: located, version, content });
+        }
+        accepted
+    }
+}
+
+/// The home's side.
+impl Anticipation {
+    /// A reader places orders, or ends them. Returns the pages for which a reader has begun to want every change.
+    ///
+    /// A page may be homed elsewhere, as its reader does not know yet, or this node does not: an order counts while
+    /// the page is homed here.
+    pub(crate) fn note_orders(
+        &mut self,
+        from: NodeId,
+        lock: Option<LockId>,
+        pages: &PageSet,
+        stands: bool,
+    ) -> PageSet {
+        let orders = match lock {
+            Some(lock) => self.supplies.lock_orders.entry((lock, from)).or_default(),
+            None => self.supplies.orders.entry(from).or_default(),
+        };
+        let mut begun = PageSet::new();
+        for page in pages.iter() {
+            if !stands {
+                orders.remove(page);
+            } else if orders.insert(page) && lock.is_none() {
+                begun.insert(page);
+            }
+        }
+        begun
+    }
+
+    /// Whether somebody wants the page whenever it has changed.
+    pub(crate) fn is_ordered(&self, page: PageId) -> bool {
+        self.supplies.orders.values().any(|pages| pages.contains(page))
+    }
+
+    /// The page has another home now.
+    pub(crate) fn drop_orders(&mut self, page: PageId) {
+        let Supplies { orders, lock_orders, .. } = &mut self.supplies;
+        orders.values_mut().chain(lock_orders.values_mut()).for_each(|pages| _ = pages.remove(page));
+    }
+
+    /// The lock goes to another node, which has seen the intervals of `seen`: the pages to be sent ahead, which this
+    /// node has ordered with it and lacks. They hold all that the grant tells of.
+    ///
+    /// Only a page's home may send it: a receiver that had it from another node could change it again, and its diff
+    /// overtake that node's on the way to the home.
+    pub(crate) fn to_send_with_lock(
+        &self,
+        site: &Site,
+        copies: &impl Copies,
+        lock: LockId,
+        to: NodeId,
+        seen: &VectorTimestamp,
+    ) -> Vec<PageId> {
+        let Some(ordered) = self.supplies.lock_orders.get(&(lock, to)) else { return Vec::new() };
+        let lacks = |page| {
+            let mut others = NodeId::all(site.limits.nodes).filter(|node| *node != to);
+            others.any(|node| site.log.latest(node, page).is_some_and(|seq| seq > seen.get(node)))
+        };
+        ordered.iter().filter(|page| lacks(*page) && copies.may_send(site, *page)).collect()
+    }
+
+    /// The node arrives at a barrier: what it has changed since the last one, by reader. Others' diffs may be on
+    /// their way; a reader who has heard of them asks.
+    pub(crate) fn to_send_ahead(&self, site: &Site, copies: &impl Copies) -> Vec<(NodeId, Vec<PageId>)> {
+        if self.supplies.orders.is_empty() {
+            return Vec::new();
+        }
+        let mut changed = PageSet::new();
+        site.log.of(site.me).iter().for_each(|notice| changed.extend(&notice.pages));
+        let is_due = |page: &PageId| changed.contains(*page) && copies.may_send(site, *page);
+        let of_each = self.supplies.orders.iter();
+        of_each.map(|(to, ordered)| (*to, ordered.iter().filter(is_due).collect())).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn orders_at_one_home_are_bounded_and_end() {
+        let mut supplies = Supplies::default();
+        let page_bytes = 1 << 20;
+        let placed = (0..10).filter(|_| supplies.charge(NodeId(1), page_bytes)).count();
+        assert_eq!(placed as u64, ORDERED_BYTES_MAX / u64::from(page_bytes));
+        assert!(supplies.charge(NodeId(2), page_bytes), "another home has a bound of its own");
+        supplies.discharge(NodeId(1), page_bytes);
+        assert!(supplies.charge(NodeId(1), page_bytes), "one has ended");
+        assert!(!supplies.charge(NodeId(1), page_bytes));
+    }
+}

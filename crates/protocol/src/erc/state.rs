@@ -1,0 +1,67 @@
+//! The rows of the state table of [`erc`](super), and which of them a page is in.
+
+use hiroba_base::Access;
+
+use super::{Mode, Page};
+
+/// What a page is on one node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum State {
+    /// There is no good copy.
+    Absent,
+    /// There is a good copy, and nothing here changes it.
+    Clean,
+    /// There is a good copy that takes its next update only if somebody touches it before.
+    Resting,
+    /// The copy is being written.
+    Dirty,
+    /// The copy was being written when it was invalidated.
+    DirtyInvalidated,
+    /// The page is homed here, and no other node has a copy.
+    HomeExclusive,
+    /// The page is homed here, and others have copies.
+    HomeShared,
+    /// The page is homed here, others have copies, and the program is writing it.
+    HomeWritten,
+}
+
+impl State {
+    /// As the table calls it.
+    pub fn name(self) -> &'static str {
+        match self {
+            State::Absent => "absent",
+            State::Clean => "clean copy",
+            State::Resting => "resting copy",
+            State::Dirty => "dirty copy",
+            State::DirtyInvalidated => "dirty, invalidated",
+            State::HomeExclusive => "home, exclusive",
+            State::HomeShared => "home, shared, clean",
+            State::HomeWritten => "home, written",
+        }
+    }
+
+    /// The row that the page is in; none if it fits no row.
+    pub(super) fn of(page: &Page, mode: Mode) -> Option<State> {
+        match &page.directory {
+            Some(directory) => {
+                let is_good = page.valid && directory.midway.is_subset(&directory.copyset);
+                let may_have_twin = mode == Mode::Update || !page.twin;
+                let state = match (directory.is_exclusive(), page.access) {
+                    // A twin that was made while others had copies stays until the release.
+                    (true, _) => State::HomeExclusive,
+                    (false, Access::Write) => State::HomeWritten,
+                    (false, Access::None | Access::Read) => State::HomeShared,
+                };
+                (is_good && may_have_twin).then_some(state)
+            }
+            None => match (page.valid, page.access, page.twin) {
+                (false, Access::None, false) => Some(State::Absent),
+                (true, Access::Read, false) => Some(State::Clean),
+                (true, Access::None, false) => Some(State::Resting),
+                (true, Access::Write, true) => Some(State::Dirty),
+                (false, Access::None, true) => Some(State::DirtyInvalidated),
+                _ => None,
+            },
+        }
+    }
+}

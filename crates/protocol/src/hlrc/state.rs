@@ -1,0 +1,137 @@
+//! The rows of the state tables of [`hlrc`](super), and which of them a page is in.
+
+use hiroba_base::Access;
+
+use super::Page;
+
+/// What a page is on one node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum State {
+    /// There is no good copy.
+    Absent,
+    /// There is a good copy. Its first touch here faults.
+    Closed,
+    /// There is a good copy that the program may read. Its first store here faults.
+    Clean,
+    /// There is a good copy with a twin, which the program may write.
+    Dirty,
+    /// There is a good copy with a twin, of which the host notes the first store.
+    Watched,
+    /// A notice has voided a copy with a twin.
+    Invalidated,
+    /// The page is homed here, and no other node has a copy. The program writes it without faults and notices.
+    HomeExclusive,
+    /// The page is homed here, and no other node has a copy any more. Its first store here faults, or is noted.
+    HomeReclaimed,
+    /// The page is homed here, and others may have copies. Its first store here faults.
+    HomeShared,
+    /// The page is homed here, others may have copies, and the host notes its first store here.
+    HomeWatched,
+    /// The page is homed here, others may have copies, and the open interval writes it.
+    HomeWritten,
+    /// The page is homed here, others may have copies, and it counts as written in every interval.
+    HomeUnguarded,
+    /// The page is homed here, others may have copies, and its first touch here faults.
+    HomeResting,
+    /// The page is homed here, and diffs that notices name have yet to come.
+    HomeLacking,
+    /// The page will be homed here, when its last home has handed it over.
+    Coming,
+}
+
+/// Where a page is homed, as far as this node has heard.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Homed {
+    Here,
+    Elsewhere,
+    /// This node is the next home.
+    HereSoon,
+}
+
+/// What else decides about a row.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Circumstances {
+    pub(super) homed: Homed,
+    /// The host notes stores to the page instead of having them fault.
+    pub(super) is_async: bool,
+    /// The open interval, or the one that is being closed, has written it.
+    pub(super) is_written: bool,
+    /// A release is under way, during which a home page may have a twin for the moment.
+    pub(super) is_closing: bool,
+    /// While data races are looked for, home pages have twins, and are never exclusive.
+    pub(super) looks_for_races: bool,
+}
+
+impl State {
+    /// As the tables call it.
+    pub fn name(self) -> &'static str {
+        match self {
+            State::Absent => "absent",
+            State::Closed => "closed copy",
+            State::Clean => "clean copy",
+            State::Dirty => "dirty copy",
+            State::Watched => "watched copy",
+            State::Invalidated => "invalidated, with a twin",
+            State::HomeExclusive => "home, exclusive",
+            State::HomeReclaimed => "home, reclaimed",
+            State::HomeShared => "home, shared, clean",
+            State::HomeWatched => "home, shared, watched",
+            State::HomeWritten => "home, written",
+            State::HomeUnguarded => "home, shared, unguarded",
+            State::HomeResting => "home, resting",
+            State::HomeLacking => "home, diffs missing",
+            State::Coming => "coming",
+        }
+    }
+
+    /// The row that the page is in; none if it fits no row.
+    pub(super) fn of(page: &Page, around: Circumstances) -> Option<State> {
+        let lacks_no_more_than_needed =
+            page.needed.entries().iter().all(|(writer, seq)| page.held.get(*writer) < *seq);
+        let is_consistent = lacks_no_more_than_needed
+            && (!page.watched || page.access == Access::Write)
+            && (!page.unguarded || page.shared && !page.watched && page.access == Access::Write);
+        let state = match around.homed {
+            Homed::Elsewhere => State::of_copy(page, around),
+            Homed::Here => State::of_home(page, around),
+            Homed::HereSoon => (page.access == Access::None).then_some(State::Coming),
+        };
+        state.filter(|_| is_consistent)
+    }
+
+    fn of_copy(page: &Page, around: Circumstances) -> Option<State> {
+        let is_home_only = page.unguarded || !page.pending.is_empty();
+        let state = match (page.valid, page.access, page.twin) {
+            (false, Access::None, false) => State::Absent,
+            (false, Access::None, true) => State::Invalidated,
+            (true, Access::None, false) => State::Closed,
+            (true, Access::Read, false) if !around.is_async => State::Clean,
+            (true, Access::Write, true) if around.is_async && page.watched => State::Watched,
+            (true, Access::Write, true) if !around.is_async && around.is_written => State::Dirty,
+            _ => return None,
+        };
+        let is_good = !page.valid || page.needed.is_empty();
+        (is_good && !is_home_only).then_some(state)
+    }
+
+    fn of_home(page: &Page, around: Circumstances) -> Option<State> {
+        let may_have_twin = around.looks_for_races || around.is_closing;
+        if page.twin && !may_have_twin {
+            return None;
+        }
+        if !page.needed.is_empty() {
+            return (page.access == Access::None).then_some(State::HomeLacking);
+        }
+        Some(match (page.shared, page.access) {
+            (false, Access::Read) => State::HomeReclaimed,
+            (false, Access::Write) if page.watched => State::HomeReclaimed,
+            (false, _) => State::HomeExclusive,
+            (true, Access::None) => State::HomeResting,
+            (true, Access::Read) => State::HomeShared,
+            (true, Access::Write) if page.unguarded => State::HomeUnguarded,
+            (true, Access::Write) if page.watched => State::HomeWatched,
+            (true, Access::Write) if around.is_written => State::HomeWritten,
+            (true, Access::Write) => return None,
+        })
+    }
+}

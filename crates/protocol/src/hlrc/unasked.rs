@@ -1,0 +1,189 @@
+//! Copies that nobody has faulted on: what [`anticipation`](crate::anticipation) is shown of this protocol's copies,
+//! and what is done with what it proposes.
+
+use hiroba_base::{Access, LockId, NodeId, PageId, PageSet, VectorTimestamp, VersionVector};
+use hiroba_wire::{Ahead, PageCopy};
+use rustc_hash::FxHashMap;
+
+use super::copies::{Taken, check_all_found, find_content};
+use super::moves::Moves;
+use super::one_sided::Reach;
+use super::{Fetch, Hlrc, Page};
+use crate::ProtocolError;
+use crate::anticipation::supplies::Unasked;
+use crate::anticipation::{Anticipation, Copies, Fetches, Touch};
+use crate::coherence::Site;
+use crate::home::Located;
+
+/// This node's copies, to be looked at.
+pub(super) struct View<'a> {
+    pages: &'a FxHashMap<PageId, Page>,
+    moves: &'a Moves,
+    reach: &'a Reach,
+}
+
+impl View<'_> {
+    fn page(&self, page: PageId) -> Option<&Page> {
+        self.pages.get(&page)
+    }
+}
+
+impl Copies for View<'_> {
+    fn is_absent(&self, page: PageId) -> bool {
+        self.page(page).is_none_or(|page| !page.valid && page.fetch.is_none())
+    }
+
+    /// Not what is coming here to stay: what this node knows of by now may have been sent here and not to the last
+    /// home, which the word that the last home publishes does not show.
+    fn may_ask_for(&self, site: &Site, page: Located) -> bool {
+        page.home != site.me && !self.moves.keeps_away(page.page) && self.is_absent(page.page)
+    }
+
+    fn is_under_way(&self, page: PageId) -> bool {
+        self.page(page).is_some_and(|page| page.fetch.is_some())
+    }
+
+    fn is_good(&self, page: PageId) -> bool {
+        self.page(page).is_some_and(|page| page.valid)
+    }
+
+    fn access(&self, page: PageId) -> Access {
+        self.page(page).map_or(Access::None, |page| page.access)
+    }
+
+    fn has_twin(&self, page: PageId) -> bool {
+        self.page(page).is_some_and(|page| page.twin)
+    }
+
+    fn would_do(&self, page: PageId, version: &VersionVector) -> bool {
+        let has_all = |page: &Page| version.covers(&page.needed) && version.covers(&page.held);
+        self.page(page).is_none_or(has_all)
+    }
+
+    fn reads_itself(&self, home: NodeId) -> bool {
+        self.reach.includes(home)
+    }
+
+    fn may_send(&self, site: &Site, page: PageId) -> bool {
+        let is_whole = |page: &Page| page.needed.is_empty() && !page.has_words;
+        site.is_home(page) && self.page(page).is_some_and(is_whole) && !self.moves.keeps_away(page)
+    }
+}
+
+impl Hlrc {
+    /// Has pages that go with locks fetched as soon as the locks come.
+    pub fn following_locks(mut self) -> Hlrc {
+        self.anticipation.follow_locks();
+        self
+    }
+
+    /// Has homes send what readers read after every barrier.
+    pub fn supplying_readers(mut self) -> Hlrc {
+        self.anticipation.place_orders(false);
+        self
+    }
+
+    /// Has readers place orders as soon as a page has a habit: for tests with few barriers.
+    pub fn ordering_hastily(mut self) -> Hlrc {
+        self.anticipation.place_orders(true);
+        self
+    }
+
+    /// Who proposes pages, and the copies to be shown to it.
+    pub(super) fn anticipate(&mut self) -> (&mut Anticipation, View<'_>) {
+        let Hlrc { anticipation, pages, moves, reach, .. } = self;
+        (anticipation, View { pages, moves, reach })
+    }
+
+    /// A thread has touched a page of another home. What should be fetched with it.
+    pub(super) fn tell_touch(&mut self, site: &mut Site, page: Located, touch: Touch) -> Fetches {
+        let (anticipation, copies) = self.anticipate();
+        anticipation.touched(site, &copies, page, touch)
+    }
+
+    /// Begins to fetch what was proposed.
+    pub(super) fn fetch_ahead(&mut self, site: &mut Site, fetches: Fetches) {
+        let Fetches { pages, is_descending } = fetches;
+        for page_id in &pages {
+            self.pages.entry(*page_id).or_default().fetch = Some(Fetch::default());
+        }
+        self.request_pages(site, &pages, is_descending);
+    }
+
+    /// Pages have come that nobody has asked for.
+    pub(super) fn keep_unasked(
+        &mut self,
+        site: &mut Site,
+        from: NodeId,
+        ahead_of: Ahead,
+        copies: &[PageCopy],
+        content: &[u8],
+    ) -> Result<(), ProtocolError> {
+        let mut offset = 0;
+        let mut pages = Vec::with_capacity(copies.len());
+        for copy in copies {
+            let (located, found) = find_content(site, copy, &mut offset, content)?;
+            pages.push(Unasked { page: located.page, version: copy.version.clone(), content: found });
+        }
+        check_all_found(offset, content)?;
+        self.anticipation.keep_unasked(site, from, ahead_of, pages, content);
+        Ok(())
+    }
+
+    /// The node leaves a collective, or has got a lock: what came ahead of that is taken.
+    pub(super) fn expect_supplies(&mut self, site: &mut Site, ahead_of: Ahead) {
+        let (anticipation, copies) = self.anticipate();
+        anticipation.expect_supplies(&copies, ahead_of);
+        // What was written of the pages that are void now, the host is about to say.
+        if self.watch.voided.is_empty() {
+            self.take_expected(site);
+        }
+    }
+
+    /// Installs what came ahead, before the program's threads go on.
+    pub(super) fn take_expected(&mut self, site: &mut Site) {
+        let (anticipation, copies) = self.anticipate();
+        let accepted = anticipation.take_expected(site, &copies);
+        let mut taken = Taken::default();
+        for supply in accepted {
+            let fetch = Fetch::default();
+            self.take_in(site, &mut taken, supply.page, &supply.version, supply.content, fetch);
+        }
+        let fetched = taken.finish(site);
+        self.end_fetches(site, fetched);
+    }
+
+    /// A reader places orders, or ends them.
+    pub(super) fn handle_order(
+        &mut self,
+        site: &mut Site,
+        from: NodeId,
+        lock: Option<LockId>,
+        pages: &PageSet,
+        stands: bool,
+    ) {
+        let begun = self.anticipation.note_orders(from, lock, pages, stands);
+        begun.iter().for_each(|page_id| self.guard_page(site, page_id));
+    }
+
+    /// The node arrives at a barrier: sends what it has changed to those who read it.
+    pub(super) fn send_supplies(&mut self, site: &mut Site) {
+        let (anticipation, copies) = self.anticipate();
+        for (to, pages) in anticipation.to_send_ahead(site, &copies) {
+            self.send_all(site, to, &pages, Some(Ahead::Collective(site.collectives_done)));
+        }
+    }
+
+    /// The lock goes to another node: sends what goes with it.
+    pub(super) fn send_with_lock(
+        &mut self,
+        site: &mut Site,
+        lock: LockId,
+        to: NodeId,
+        seen: &VectorTimestamp,
+    ) {
+        let (anticipation, copies) = self.anticipate();
+        let pages = anticipation.to_send_with_lock(site, &copies, lock, to, seen);
+        self.send_all(site, to, &pages, Some(Ahead::Grant(lock)));
+    }
+}

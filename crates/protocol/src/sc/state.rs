@@ -1,0 +1,59 @@
+//! The rows of the state table of [`sc`](super), and which of them a page is in.
+
+use hiroba_base::{Access, NodeId};
+
+use super::Page;
+
+/// What a page is on one node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum State {
+    /// Another node owns the page, and there is no copy here.
+    Absent,
+    /// Another node owns the page, and has sent a copy.
+    Copy,
+    /// This node owns the page, no other node has a copy, and no thread here has touched it.
+    OwnerFresh,
+    /// This node owns the page, and others have copies.
+    OwnerShared,
+    /// This node owns the page, and waits until its copies are given up.
+    OwnerInvalidating,
+    /// This node owns the only copy.
+    OwnerWriting,
+}
+
+impl State {
+    /// As the table calls it.
+    pub fn name(self) -> &'static str {
+        match self {
+            State::Absent => "absent",
+            State::Copy => "copy",
+            State::OwnerFresh => "owner, fresh",
+            State::OwnerShared => "owner, shared",
+            State::OwnerInvalidating => "owner, invalidating",
+            State::OwnerWriting => "owner, writing",
+        }
+    }
+
+    /// The row that the page is in; none if it fits no row.
+    pub(super) fn of(page: &Page, me: NodeId) -> Option<State> {
+        let has_copies = !page.copyset.is_empty();
+        let state = match (page.owner, page.access) {
+            (false, Access::None) => State::Absent,
+            (false, Access::Read) => State::Copy,
+            (false, Access::Write) => return None,
+            (true, Access::None | Access::Read) if page.invalidating > 0 => State::OwnerInvalidating,
+            (true, Access::None | Access::Read) if has_copies => State::OwnerShared,
+            (true, Access::None) => State::OwnerFresh,
+            (true, Access::Read) => return None,
+            (true, Access::Write) => State::OwnerWriting,
+        };
+        let may_have_copies = state == State::OwnerShared;
+        let may_invalidate = state == State::OwnerInvalidating;
+        let owes_copy = page.give_up_for.is_some();
+        let fits = has_copies == may_have_copies
+            && !page.copyset.contains(&me)
+            && (page.invalidating > 0) == may_invalidate
+            && !(page.owner && (owes_copy || page.asked > Access::None));
+        fits.then_some(state)
+    }
+}
