@@ -4,6 +4,8 @@
 //! protocol engines are built from these types alone, so that one engine runs in a real
 //! node, in the litmus simulator and in a virtual cluster.
 
+#![forbid(unsafe_code)]
+
 mod id;
 mod page;
 mod printable;

@@ -22,7 +22,12 @@ pub enum Promise {
 pub fn promise_of(protocol: Protocol) -> Promise {
     match protocol {
         Protocol::Sc => Promise::Sequential,
-        _ => Promise::Release,
+        Protocol::ErcInvalidate
+        | Protocol::ErcUpdate
+        | Protocol::Lrc
+        | Protocol::Hlrc
+        | Protocol::Aurc
+        | Protocol::Adaptive => Promise::Release,
     }
 }
 

@@ -13,6 +13,8 @@
 //!
 //! Many seeds, or one again: `cargo run --release -p hiroba-check --example swarm -- 0..100000` and `… -- SEED`. See `docs/CHECKER.md`.
 
+#![forbid(unsafe_code)]
+
 pub mod axioms;
 pub mod cluster;
 pub mod engines;

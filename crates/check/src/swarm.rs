@@ -11,7 +11,7 @@ use hiroba_protocol::coherence::Coherence;
 use hiroba_protocol::erc::{Erc, Mode};
 use hiroba_protocol::hlrc::{Hlrc, RESTING_AFTER_RELEASES};
 use hiroba_protocol::home::{HomePolicy, MoveThreshold};
-use hiroba_protocol::{Consistency, Protocol, WriteTracking};
+use hiroba_protocol::{Consistency, Homes, Protocol, WriteTracking};
 use hiroba_wire::{Limits, Placement};
 use thiserror::Error;
 
@@ -122,7 +122,7 @@ impl Case {
             rest_after: [2, 5, RESTING_AFTER_RELEASES][random.random_range(0..3)],
             // So few nodes are a deep tree only if few may be below each.
             below_max: [1, 2, BELOW_MAX][random.random_range(0..3)],
-            homes: HomePolicy::ALL[random.random_range(0..3)],
+            homes: HomePolicy::ALL[random.random_range(0..HomePolicy::ALL.len())],
             migrants: random.random_bool(0.5),
         };
         if let [only] = trackings_of(protocol) {
@@ -131,7 +131,7 @@ impl Case {
         if !matches!(protocol, Protocol::Hlrc | Protocol::Adaptive | Protocol::Aurc) {
             conditions.reach = Reach::Nobody;
         }
-        if !protocol.can_move_homes() {
+        if protocol.homes() != Homes::AsToldTo {
             conditions.homes = HomePolicy::Fixed;
         }
         let places_by_first_touch = random.random_range(0..3) == 0;
@@ -221,7 +221,7 @@ pub fn examine(case: &Case, mutant: Option<Mutant>) -> Result<Kept, Wrong> {
     if let Some(violation) = verdict.violations.first() {
         return Err(inconsistent(&violation.explanation));
     }
-    let rules = Rules { one_sided, ..Rules::of(protocol.name()) };
+    let rules = Rules { one_sided, ..Rules::of(protocol) };
     let findings = page_axioms::judge(&ended.run, &rules);
     if let Some(breach) = findings.breaches.first() {
         return Err(Wrong::Inconsistent(format!("{}: {}", breach.axiom, breach.explanation)));

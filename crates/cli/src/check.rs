@@ -6,10 +6,12 @@ use std::time::Instant;
 
 use hiroba_base::{NodeId, printable};
 use hiroba_check::axioms;
+use hiroba_check::engines::{Promise, by_name, promise_of};
 use hiroba_check::execution::Execution;
 use hiroba_check::page_axioms::{self, Rules, axioms_of};
 use hiroba_check::reading::{TracedRun, read};
 use hiroba_check::sequential::{self, Sequential};
+use hiroba_node::Protocol;
 use serde::Serialize;
 
 use crate::failure::Failure;
@@ -65,7 +67,9 @@ pub fn check(directory: &Path, json: bool) -> Result<u8, Failure> {
     let traced =
         read(directory, |records| progress.show(records)).map_err(|error| Failure::new(error.to_string()))?;
     progress.end();
-    let mut verdict = judge(&traced);
+    let protocol = by_name(&traced.job.protocol)
+        .map_err(|sentence| Failure::new(format!("the trace is of another version: {sentence}")))?;
+    let mut verdict = judge(&traced, protocol);
     verdict.wall_s = began.elapsed().as_secs_f64();
     let text = if json {
         serde_json::to_string_pretty(&verdict).unwrap_or_default() + "\n"
@@ -80,7 +84,7 @@ pub fn check(directory: &Path, json: bool) -> Result<u8, Failure> {
     })
 }
 
-fn judge(traced: &TracedRun) -> Verdict {
+fn judge(traced: &TracedRun, protocol: Protocol) -> Verdict {
     let job = &traced.job;
     let broken = |(node, why): &(NodeId, String)| format!("the trace of node {node} is cut off: {why}");
     let mut verdict = Verdict {
@@ -92,20 +96,20 @@ fn judge(traced: &TracedRun) -> Verdict {
         cut_off: traced.breaks.iter().map(broken).collect(),
         ..Verdict::default()
     };
-    judge_pages(traced, &mut verdict);
+    judge_pages(traced, protocol, &mut verdict);
     let execution = Execution::of(&traced.run);
     verdict.threads = execution.threads.len();
     verdict.accesses = execution.accesses();
     if verdict.accesses > 0 {
-        judge_accesses(&execution, &job.protocol, &mut verdict);
+        judge_accesses(&execution, protocol, &mut verdict);
     } else {
         verdict.not_looked_at = Some(PROGRAM_NOT_LOOKED_AT.to_owned());
     }
     verdict
 }
 
-fn judge_pages(traced: &TracedRun, verdict: &mut Verdict) {
-    let axioms = axioms_of(&traced.job.protocol);
+fn judge_pages(traced: &TracedRun, protocol: Protocol, verdict: &mut Verdict) {
+    let axioms = axioms_of(protocol);
     let rules = Rules {
         axioms,
         // Over this fabric nodes may read each other's frames, and no message tells when.
@@ -126,7 +130,7 @@ fn judge_pages(traced: &TracedRun, verdict: &mut Verdict) {
         .extend(explained.map(|breach| format!("{}\n  {}", breach.axiom, breach.explanation)));
 }
 
-fn judge_accesses(execution: &Execution, protocol: &str, verdict: &mut Verdict) {
+fn judge_accesses(execution: &Execution, protocol: Protocol, verdict: &mut Verdict) {
     let judged = match axioms::judge(execution) {
         Ok(judged) => judged,
         Err(incomplete) => {
@@ -140,10 +144,10 @@ fn judge_accesses(execution: &Execution, protocol: &str, verdict: &mut Verdict) 
     verdict.explanations.extend(explained.map(|violation| violation.explanation.clone()));
     verdict.races = judged.races.iter().map(|race| race.describe(execution)).collect();
     // Without races every protocol must look like one machine; with them only sequential consistency does.
-    let sequential = match protocol {
-        "sc" => Some(sequential::judge(execution)),
-        _ if judged.races.is_empty() => Some(sequential::judge_race_free(execution)),
-        _ => None,
+    let sequential = match promise_of(protocol) {
+        Promise::Sequential => Some(sequential::judge(execution)),
+        Promise::Release if judged.races.is_empty() => Some(sequential::judge_race_free(execution)),
+        Promise::Release => None,
     };
     if let Some(Sequential::No { explanation }) = sequential {
         verdict.violations += 1;

@@ -60,7 +60,7 @@ pub const BUILD: &str = env!("HIROBA_BUILD");
 
 pub use error::NodeError;
 pub use follow::Command;
-pub use hiroba_protocol::{HomePolicy, Protocol};
+pub use hiroba_protocol::{HomePolicy, Homes, Protocol};
 pub use program_calls::{Extent, Locking, SharedPages};
 pub use runtime::{Runtime, preflight};
 pub use service::may_run_first;

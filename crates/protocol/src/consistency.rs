@@ -702,7 +702,30 @@ fn subject(message: &Message<'_>, is_known: impl Fn(PageId) -> bool) -> Option<S
             let first = pages.next();
             (first, first.into_iter().chain(pages).all(is_known), false)
         }
-        _ => return None,
+        // About no page that a protocol keeps coherent.
+        Message::LockRequest { .. }
+        | Message::LockForward { .. }
+        | Message::LockGrant { .. }
+        | Message::LockTry { .. }
+        | Message::LockTryForward { .. }
+        | Message::LockTryOutcome { .. }
+        | Message::LockTryRefused { .. }
+        | Message::CondWait { .. }
+        | Message::CondNoted { .. }
+        | Message::CondSignal { .. }
+        | Message::CondWake { .. }
+        | Message::Arrive { .. }
+        | Message::Depart { .. }
+        | Message::Publish { .. }
+        // Between hosts.
+        | Message::TouchedPages { .. }
+        | Message::TouchedAll
+        | Message::TouchedHeard
+        | Message::Free { .. }
+        | Message::SizeRequest { .. }
+        | Message::SizeReply { .. }
+        | Message::ProgramData { .. }
+        | Message::Alive => return None,
     };
     page.map(|page| Subject { page, is_known, is_for_home })
 }

@@ -27,7 +27,7 @@
 //! | dirty, invalidated | no | None | yes | fetch, **merge** → dirty | the same |
 //! | home, exclusive | yes | Write | no | – | – |
 //! | home, shared, clean | yes | Read | no | – | (update: twin) → home, written |
-//! | home, written | yes | Write | only for updates | – | – |
+//! | home, written | yes | Write | for updates, or since it was dirty elsewhere | – | – |
 //!
 //! A release takes *dirty* to *clean*; *home, written* becomes *home, exclusive* by invalidation, and *home, shared, clean* by update. A
 //! page that nobody else holds is exclusive and costs nothing: its first reader makes it shared. An invalidation takes copies to *absent* or *dirty,

@@ -11,43 +11,46 @@
 //! the faulting node's notices name has reached it. Nobody ever asks a writer for a diff, and diffs live no longer
 //! than the message that carries them.
 //!
-//! A page on one node:
+//! A page on one node, with the names of [`State`]. *Valid*: the copy has all that notices name.
 //!
-//! | state | `valid` | access | twin | load faults | store faults |
+//! | state | valid | access | twin | load faults | store faults |
 //! |---|---|---|---|---|---|
 //! | absent | no | None | no | fetch → clean | fetch, twin → dirty |
 //! | clean copy | yes | Read | no | – | twin → dirty |
-//! | marker | yes | None | no | → clean; fetch ahead | twin → dirty; fetch ahead |
+//! | closed copy | yes | None | no | → clean | twin → dirty |
 //! | dirty copy | yes | Write | yes | – | – |
-//! | dirty, invalidated | no | None | yes | fetch, **merge** → dirty | the same |
-//! | home, exclusive | – | Write | no | – | – |
+//! | invalidated, with a twin | no | None | yes | fetch, **merge** → dirty | the same |
+//! | home, exclusive | – | Write (None before the first touch) | no | – | – |
+//! | home, reclaimed | – | Read | no | – | → home, exclusive |
 //! | home, shared, clean | – | Read | no | – | note the write → home, written |
+//! | home, resting | – | None | no | → home, shared, clean | note the write → home, written |
 //! | home, written | – | Write | no | – | – |
 //! | home, shared, unguarded | – | Write | no | – | – |
 //! | home, diffs missing | – | None | no | wait for the diffs | the same |
+//! | coming (see `moves.rs`) | – | None | no | wait for the page | the same |
 //!
-//! A release takes *dirty* to *clean* (diff) and *home, written* to *home, shared, clean* (notice only); a notice takes
-//! a copy to *absent* or *dirty, invalidated*, and a home page to *diffs missing* until they come. A home page that has been written
-//! after each fetch is left writable at the next ones, *unguarded*: it counts as written, up to the barrier that makes it exclusive (`tracking.rs`).
+//! A release takes *dirty* to *clean* (diff) and *home, written* to *home, shared, clean* (notice only). A notice
+//! takes a copy to *absent* or *invalidated*, and a home page to *diffs missing* until they come. A home page that
+//! has been written after each fetch is left writable at the next ones, *unguarded*: it counts as written, up to the
+//! barrier that makes it exclusive (`tracking.rs`).
 //!
-//! Where the host tracks writes asynchronously ([`WriteTracking::Async`]) stores to all but long pages ([`FAULTING_FROM_GRANULES`](crate::FAULTING_FROM_GRANULES)) never fault on a
-//! page that is here, and fewer states remain. The host notes stores to *watched* pages, and a release asks which pages those are:
+//! Where the host tracks writes asynchronously ([`WriteTracking::Async`]) stores to all but long pages
+//! ([`FAULTING_FROM_GRANULES`](crate::FAULTING_FROM_GRANULES)) never fault on a page that is here. The host notes
+//! stores to *watched* pages, and a release asks which pages those are. The rows that differ:
 //!
-//! | state | `valid` | access | twin | load faults | store faults |
+//! | state | valid | access | twin | load faults | store faults |
 //! |---|---|---|---|---|---|
-//! | absent | no | None | no | fetch, twin → copy | the same |
-//! | copy | yes | watched | yes | – | – |
-//! | resting copy | yes | None | no | twin → copy | the same |
-//! | marker | yes | None | no | twin → copy; fetch ahead | the same |
-//! | copy, invalidated, perhaps dirty | no | None | yes | fetch, **merge** → copy | the same |
-//! | home, exclusive | – | Write (watched until it is written) | no | – | – |
-//! | home, shared | – | watched | no | – | – |
-//! | home, shared, unguarded | – | Write | no | – | – |
-//! | home, resting | – | None | no | → home, shared | the same |
-//! | home, diffs missing | – | None | no | wait for the diffs | the same |
+//! | absent | no | None | no | fetch, twin → watched | the same |
+//! | closed copy | yes | None | no | twin → watched | the same |
+//! | watched copy | yes | watched | yes | – | – |
+//! | invalidated, with a twin | no | None | yes | fetch, **merge** → watched | the same |
+//! | home, reclaimed | – | watched | no | – | – (a store that the host has noted → home, exclusive) |
+//! | home, shared, watched | – | watched | no | – | – |
+//! | home, resting | – | None | no | → home, shared, watched | the same |
 //!
-//! The twin is kept from the fetch on; at a release it becomes twin + diff, never the page, which siblings may be writing. A copy
-//! that nobody has written for [`RESTING_AFTER_RELEASES`] gives its twin and its place in the scan up, a home page likewise.
+//! The twin is kept from the fetch on. At a release it becomes twin + diff, never the page, which siblings may be
+//! writing. A copy that no thread has written for [`RESTING_AFTER_RELEASES`] gives its twin and its place in the scan
+//! up, and is *closed*; a home page likewise, and is *resting*.
 //!
 //! Several threads a node: they share the node's pages, so only what crosses nodes is the engine's business. A node arrives at a
 //! collective when all threads of its team have come. Other threads may go on and synchronise meanwhile, so a grant may

@@ -7,6 +7,8 @@
 //!
 //! Each protocol is one file that can be read beside its paper: start with [`hlrc`], or with [`sc`], the oldest.
 
+#![forbid(unsafe_code)]
+
 pub mod adaptive;
 pub mod anticipation;
 pub mod aurc;
@@ -37,7 +39,7 @@ pub use engine::{
 };
 pub use fact::Fact;
 pub use home::HomePolicy;
-pub use protocols::Protocol;
+pub use protocols::{Homes, Protocol};
 
 fn unexpected(expected: &'static str, got: String) -> ProtocolError {
     ProtocolError::Unexpected { expected, got }

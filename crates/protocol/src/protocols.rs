@@ -30,6 +30,17 @@ pub enum Protocol {
     Adaptive,
 }
 
+/// Whether pages get other homes in the course of a run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Homes {
+    /// No: pages stay where their regions place them.
+    Stay,
+    /// By the policy that the user has chosen ([`Coherence::move_homes`]).
+    AsToldTo,
+    /// By what the protocol learns: it takes no policy.
+    AsItLearns,
+}
+
 impl Protocol {
     /// All of them, the default first.
     pub const ALL: [Protocol; 7] = [
@@ -89,14 +100,15 @@ impl Protocol {
         }
     }
 
-    /// Whether it is the user's choice how homes move ([`Coherence::move_homes`]).
-    pub fn can_move_homes(self) -> bool {
+    /// Whether pages get other homes in the course of a run, and who decides that.
+    pub fn homes(self) -> Homes {
         match self {
-            Protocol::ErcInvalidate | Protocol::ErcUpdate | Protocol::Hlrc | Protocol::Aurc => true,
+            Protocol::ErcInvalidate | Protocol::ErcUpdate | Protocol::Hlrc | Protocol::Aurc => {
+                Homes::AsToldTo
+            }
             // Nothing collects at homes.
-            Protocol::Sc | Protocol::Lrc => false,
-            // Homes move by what this protocol learns.
-            Protocol::Adaptive => false,
+            Protocol::Sc | Protocol::Lrc => Homes::Stay,
+            Protocol::Adaptive => Homes::AsItLearns,
         }
     }
 
@@ -115,6 +127,19 @@ impl Protocol {
             Protocol::Hlrc => Box::new(Hlrc::new().reading_from(reached)),
             Protocol::Aurc => Box::new(Aurc::new(Hlrc::new().reading_from(reached))),
             Protocol::Adaptive => Box::new(adaptive(reached)),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn protocols_say_the_same_of_their_homes_by_name_and_as_engines() {
+        for protocol in Protocol::ALL {
+            let moves = protocol.homes() != Homes::Stay;
+            assert_eq!(protocol.coherence([]).can_move_homes(), moves, "{}", protocol.name());
         }
     }
 }

@@ -4,6 +4,8 @@
 //! The breakdown is that of Barli, Watanabe, Sakai and Tanaka: computing, read faults, write faults, barriers,
 //! locks, and serving others. The JSON form is part of the contract with users; fields are only ever added.
 
+#![forbid(unsafe_code)]
+
 mod codec;
 mod directory;
 mod event;

@@ -15,6 +15,7 @@ mod watch;
 use core::fmt;
 
 use hiroba_base::NodeId;
+use hiroba_protocol::Protocol;
 
 use self::digest::Digest;
 pub use self::digest::Place;
@@ -74,8 +75,10 @@ impl fmt::Display for Axiom {
     }
 }
 
-/// What holds whatever the protocol.
-const COMMON: &[Axiom] = &[Axiom::Messages, Axiom::Holds, Axiom::Meetings];
+/// Eager release consistency. A release ends when its diffs are performed, so acquires tell of no intervals, and
+/// pages have no versions: only what is synchronised can be judged by records of pages. What loads return is judged
+/// byte by byte, in simulated runs and in litmus programs.
+const ERC: &[Axiom] = &[Axiom::Messages, Axiom::Holds, Axiom::Meetings];
 
 /// Home-based lazy release consistency.
 const HLRC: &[Axiom] = &[
@@ -121,13 +124,15 @@ const AURC: &[Axiom] = &[
     Axiom::DiffsInPieces,
 ];
 
-/// The axioms of each protocol that has more than the common ones. A new engine adds its line.
-const PROTOCOLS: &[(&str, &[Axiom])] =
-    &[("hlrc", HLRC), ("adaptive", HLRC), ("aurc", AURC), ("lrc", LRC), ("sc", SC)];
-
 /// The axioms that runs of a protocol are held to.
-pub fn axioms_of(protocol: &str) -> &'static [Axiom] {
-    PROTOCOLS.iter().find(|(name, _)| *name == protocol).map_or(COMMON, |(_, axioms)| axioms)
+pub fn axioms_of(protocol: Protocol) -> &'static [Axiom] {
+    match protocol {
+        Protocol::Sc => SC,
+        Protocol::ErcInvalidate | Protocol::ErcUpdate => ERC,
+        Protocol::Lrc => LRC,
+        Protocol::Hlrc | Protocol::Adaptive => HLRC,
+        Protocol::Aurc => AURC,
+    }
 }
 
 /// What the judge must know of a run beside its records.
@@ -150,7 +155,7 @@ impl Rules<'_> {
     }
 
     /// The rules of a simulated run of a protocol whose nodes meet in messages only.
-    pub fn of(protocol: &str) -> Rules<'static> {
+    pub fn of(protocol: Protocol) -> Rules<'static> {
         Rules { axioms: axioms_of(protocol), ..Rules::hlrc(false) }
     }
 

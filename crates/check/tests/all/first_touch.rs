@@ -100,7 +100,7 @@ impl Under {
             return Err(violation.explanation.clone());
         }
         if reads_frames(self.protocol) {
-            let rules = Rules { one_sided, ..Rules::of(self.protocol.name()) };
+            let rules = Rules { one_sided, ..Rules::of(self.protocol) };
             let of_pages = |axiom: &&Axiom| !is_planted || **axiom != Axiom::Messages;
             let axioms: Vec<Axiom> = rules.axioms.iter().filter(of_pages).copied().collect();
             let findings = page_axioms::judge(&ended.run, &Rules { axioms: &axioms, ..rules });

@@ -86,7 +86,7 @@ impl Under {
         if let Some(violation) = verdict.violations.first() {
             return Err(violation.explanation.clone());
         }
-        let rules = Rules { one_sided: self.one_sided, ..Rules::of(self.protocol.name()) };
+        let rules = Rules { one_sided: self.one_sided, ..Rules::of(self.protocol) };
         // That a message came out of order is no merit to notice: what comes of it is.
         let of_pages = |axiom: &&Axiom| !is_planted || **axiom != Axiom::Messages;
         let axioms: Vec<Axiom> = rules.axioms.iter().filter(of_pages).copied().collect();

@@ -19,7 +19,7 @@ const SHAPES: [Shape; 3] = [
 fn findings(program: &Program, options: Options) -> Option<Findings> {
     let engine = |me, limits, tracking| engine_of(Protocol::Sc, me, limits, tracking);
     let ended = Cluster::new(program, engine, options).run().ok()?;
-    Some(judge(&ended.run, &Rules::of("sc")))
+    Some(judge(&ended.run, &Rules::of(Protocol::Sc)))
 }
 
 fn options(seed: u64) -> Options {

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use hiroba_base::{MAX_NODES, PageSize};
-use hiroba_node::{HomePolicy, Protocol};
+use hiroba_node::{HomePolicy, Homes, Protocol};
 use hiroba_wire::control::{FaultSourceChoice, InjectedFaults, WriteTrackingChoice};
 
 use crate::failure::Failure;
@@ -19,8 +19,8 @@ pub(super) fn check_protocol(given: &str) -> Result<Protocol, Failure> {
 pub(super) fn check_home_migration(given: &str, protocol: Protocol) -> Result<String, Failure> {
     let names = HomePolicy::ALL.map(HomePolicy::name);
     let policy = check_choice("home-migration", given.to_owned(), &names, &[])?;
-    if policy != HomePolicy::Fixed.name() && !protocol.can_move_homes() {
-        let movable = Protocol::ALL.into_iter().filter(|protocol| protocol.can_move_homes());
+    if policy != HomePolicy::Fixed.name() && protocol.homes() != Homes::AsToldTo {
+        let movable = Protocol::ALL.into_iter().filter(|protocol| protocol.homes() == Homes::AsToldTo);
         let movable: Vec<&str> = movable.map(Protocol::name).collect();
         return Err(Failure::new(format!(
             "--home-migration {policy} does not go with --protocol {}, which leaves no choice of that; use --protocol {}, or leave --home-migration out",

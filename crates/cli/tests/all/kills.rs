@@ -112,3 +112,48 @@ fn whoever_is_killed_and_when_nothing_stays_behind() {
     });
     assert!(shared_memory() <= before, "objects are left in /dev/shm");
 }
+
+/// Passes everything on, what the agent says only after a while.
+const SLOW_REACH: &str = r#"shift; exec python3 -c '
+import os, subprocess, sys, threading, time
+agent = subprocess.Popen(sys.argv[1:], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+def copy(source, sink, delay):
+    while chunk := os.read(source, 65536):
+        time.sleep(delay)
+        os.write(sink, chunk)
+    os.close(sink)
+threading.Thread(target=copy, args=(0, agent.stdin.fileno(), 0), daemon=True).start()
+copy(agent.stdout.fileno(), 1, 0.7)
+' "$@""#;
+
+/// The launcher's own nodes: children of the process that its guardian started, that are not other programs yet.
+fn nodes_before_exec(mark: &str) -> Vec<i32> {
+    let stat = |pid: i32| fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    let name = |pid: i32| fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
+    let parent = |pid: i32| -> i32 {
+        let stat = stat(pid);
+        let behind_name = stat.rsplit(')').next().unwrap_or_default();
+        behind_name.split_whitespace().nth(1).and_then(|field| field.parse().ok()).unwrap_or(0)
+    };
+    let is_supervisor = |pid: i32| name(parent(pid)).trim() == "job-guardian";
+    // An agent's nodes have its command line, too.
+    let marked = marked(mark).into_iter().filter(|(_, line)| line.contains(" run "));
+    marked
+        .map(|(pid, _)| pid)
+        .filter(|pid| name(*pid).trim() == "hiroba" && is_supervisor(parent(*pid)))
+        .collect()
+}
+
+/// The launcher waits for another host, and hears of its own node's death in that time.
+#[test]
+fn a_node_that_dies_while_another_host_prepares_ends_the_job() {
+    let ground = Ground::new();
+    script(ground.directory.path(), "reach", SLOW_REACH);
+    let (temporary, mark) = (tempfile::tempdir().expect("a temporary directory"), mark("slow-host-"));
+    let child = start(&mut ground.job(true, temporary.path(), &mark));
+    eventually("the launcher has a node", || !nodes_before_exec(&mark).is_empty());
+    nodes_before_exec(&mark).into_iter().for_each(|pid| send_to(pid, libc::SIGKILL));
+    let called = finish(child);
+    assert!(called.status != 0 && called.stderr.contains("signal 9 (SIGKILL)"), "{called:?}");
+    eventually("all processes are gone", || processes_marked(&mark) == 0);
+}

@@ -44,15 +44,15 @@ impl State {
     pub(super) fn of(page: &Page, mode: Mode) -> Option<State> {
         match &page.directory {
             Some(directory) => {
-                let is_good = page.valid && directory.midway.is_subset(&directory.copyset);
-                let may_have_twin = mode == Mode::Update || !page.twin;
+                // A page that was dirty when it got its home here keeps its twin until the release.
+                let may_have_twin = mode == Mode::Update || page.access == Access::Write;
                 let state = match (directory.is_exclusive(), page.access) {
                     // A twin that was made while others had copies stays until the release.
                     (true, _) => State::HomeExclusive,
                     (false, Access::Write) => State::HomeWritten,
                     (false, Access::None | Access::Read) => State::HomeShared,
                 };
-                (is_good && may_have_twin).then_some(state)
+                (page.valid && (may_have_twin || !page.twin)).then_some(state)
             }
             None => match (page.valid, page.access, page.twin) {
                 (false, Access::None, false) => Some(State::Absent),

@@ -165,7 +165,8 @@ impl Hlrc {
             (page.shared, page.served) = (true, true);
             if std::mem::take(&mut page.unnoticed) {
                 // It may have been written without notice until now; from now on its reader must hear of writes.
-                let runs_free = page.access == Access::Write;
+                // An operation on a word counts as a write without notice, also of a page that is watched.
+                let runs_free = page.access == Access::Write && !page.watched;
                 self.written.insert(page_id);
                 if runs_free && !self.let_unguarded(page_id) && site.is_async(page_id) {
                     watched.insert(page_id);

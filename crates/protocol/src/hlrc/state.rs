@@ -86,9 +86,10 @@ impl State {
 
     /// The row that the page is in; none if it fits no row.
     pub(super) fn of(page: &Page, around: Circumstances) -> Option<State> {
-        let lacks_no_more_than_needed =
-            page.needed.entries().iter().all(|(writer, seq)| page.held.get(*writer) < *seq);
-        let is_consistent = lacks_no_more_than_needed
+        // A reply on its way may have left the home before this node's own latest diff: that is needed, although held.
+        let names_only_what_it_lacks = page.fetch.is_some()
+            || page.needed.entries().iter().all(|(writer, seq)| page.held.get(*writer) < *seq);
+        let is_consistent = names_only_what_it_lacks
             && (!page.watched || page.access == Access::Write)
             && (!page.unguarded || page.shared && !page.watched && page.access == Access::Write);
         let state = match around.homed {

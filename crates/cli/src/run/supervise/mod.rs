@@ -285,6 +285,8 @@ impl Supervisor {
         let start = Instant::now();
         drop(gate);
         self.open_gates_of_hosts();
+        // Whoever waited for other hosts has read the signals of that time, those of nodes' deaths among them.
+        self.reap()?;
         while self.alive > 0 {
             self.turn()?;
         }
