@@ -4,6 +4,7 @@ mod arguments;
 mod bench;
 mod check;
 mod compiler;
+mod core_share;
 mod demo;
 mod doctor;
 mod failure;
