@@ -24,6 +24,12 @@ pub fn remark(nodes: &[NodeStatistics]) -> Option<String> {
     Some(format!("node {} got {} of a core for each ready thread: {why}", node.node.0, in_words(share)))
 }
 
+/// The same of this process, which is no node.
+pub fn remark_of_process(share: f64) -> Option<String> {
+    (share < ENOUGH)
+        .then(|| format!("it got {} of a core for each ready thread: the machine is busy", in_words(share)))
+}
+
 fn least<'a>(nodes: impl IntoIterator<Item = &'a NodeStatistics>) -> Option<&'a NodeStatistics> {
     let known = nodes.into_iter().filter_map(|node| Some((node, node.core_share?)));
     known.min_by(|one, other| one.1.total_cmp(&other.1)).map(|(node, _)| node)
