@@ -26,6 +26,7 @@ use report::{Report, Table};
 use stopped::Stopped;
 use watch::Watch;
 
+use crate::core_share::{ENOUGH, in_words};
 use crate::failure::{Failure, STATUS_BAD_INPUT, system_words};
 use crate::output_file::{OutputFile, Purpose};
 use crate::run::progress::terminal_columns;
@@ -178,8 +179,19 @@ fn measure(options: &ReproduceOptions) -> Result<Report, Stopped> {
         "000" => (paper_000::SOURCE, paper_000::notes(), tables_of_000(&workshop, setting, &mut watch)?),
         _ => (paper_001::SOURCE, paper_001::notes(), tables_of_001(&workshop, setting, &mut watch)?),
     };
-    let notes = setting.notes().into_iter().chain(notes).collect();
+    let notes = setting.notes().into_iter().chain(notes).chain(of_a_busy_machine(&tables)).collect();
     Ok(Report { paper: options.paper, source, quick: setting.scale != Scale::Full, notes, tables })
+}
+
+/// What must be said where nodes did not get the cores that they could have had.
+fn of_a_busy_machine(tables: &[Table]) -> Option<String> {
+    let shares = tables.iter().flat_map(|table| &table.rows).filter_map(|row| row.core_share);
+    let least = shares.min_by(f64::total_cmp).filter(|share| *share < ENOUGH)?;
+    Some(format!(
+        "This machine was busy: in some runs with a core for every node, ready threads got less than {ENOUGH} of a core, {} at the least. \
+         What is by the clock of such runs bears a '!' and is too long; their speed-ups are '~', by processor seconds.",
+        in_words(least)
+    ))
 }
 
 fn tables_of_000(
