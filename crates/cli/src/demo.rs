@@ -16,6 +16,7 @@ use crate::failure::{Failure, system_words};
 use crate::quantities::counted;
 use crate::run::remarks;
 use crate::run::signals::{self, Inherited, SignalDescriptor};
+use crate::silence::Meanwhile;
 
 /// The program that is shown, in the source tree.
 const SOURCE: &str = "apps/nbody.c";
@@ -88,7 +89,7 @@ fn show(caller: &Caller, source: &Path, nodes: u16) -> Result<(), Stopped> {
     let mut arguments: Vec<&OsStr> = vec!["cc".as_ref()];
     arguments.extend(COMPILER_FLAGS.iter().map(OsStr::new));
     arguments.extend(["-o".as_ref(), "nbody".as_ref(), source.as_os_str(), "-lm".as_ref()]);
-    caller.call(&arguments)?;
+    caller.call("compiling", &arguments)?;
     let alone = run(caller, 1)?;
     let together = if nodes == 1 { None } else { Some(run(caller, nodes)?) };
 
@@ -129,7 +130,8 @@ fn run(caller: &Caller, nodes: u16) -> Result<Shown, Stopped> {
     let statistics = format!("--stats=json:{}", file.display());
     let count = nodes.to_string();
     let line: [&str; 9] = ["run", "-n", &count, &statistics, "./nbody", "-n", BODIES, "-s", STEPS];
-    let output = caller.call(&line.map(OsStr::new))?;
+    let what = format!("computing on {}", counted(&count, "node", "nodes"));
+    let output = caller.call(&what, &line.map(OsStr::new))?;
     let account: RunStatistics =
         serde_json::from_str(&std::fs::read_to_string(&file)?).map_err(std::io::Error::from)?;
     let fields = fields(&output);
@@ -268,8 +270,8 @@ struct Caller {
 }
 
 impl Caller {
-    /// Shows the command, runs it, shows what it prints and returns that.
-    fn call(&self, arguments: &[&OsStr]) -> Result<String, Stopped> {
+    /// Shows the command, runs it, shows what it prints and returns that. `what` is said where that takes long.
+    fn call(&self, what: &str, arguments: &[&OsStr]) -> Result<String, Stopped> {
         let words = arguments.iter().map(|word| word.to_string_lossy());
         // Where the demo keeps its account is not what a user would type.
         let words: Vec<_> = words.filter(|word| !word.starts_with("--stats=")).collect();
@@ -286,7 +288,9 @@ impl Caller {
         // SAFETY: system calls only, which are allowed between fork and exec.
         unsafe { command.pre_exec(prepare) };
         let mut child = command.spawn()?;
+        let waiting = Meanwhile::doing(what);
         let output = self.listen(&mut child)?;
+        drop(waiting);
         let status = child.wait()?;
         match status.code() {
             Some(0) => Ok(output),

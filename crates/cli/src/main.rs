@@ -15,6 +15,7 @@ mod output_file;
 mod quantities;
 mod reproduce;
 mod run;
+mod silence;
 mod statistics_table;
 mod symbols;
 mod trace;

@@ -9,6 +9,7 @@ mod tools;
 use std::fmt::Write;
 
 use crate::failure::STATUS_HIROBA;
+use crate::silence::Meanwhile;
 
 /// How well the machine does at one thing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -65,15 +66,23 @@ impl Finding {
     }
 }
 
+/// What is looked at, by section.
+const EXAMINATIONS: [(&str, fn() -> Vec<Finding>); 5] = [
+    ("Page faults and write tracking", faults::examine),
+    ("Memory and limits", limits::examine),
+    ("Network", network::examine),
+    ("Processors", processors::examine),
+    ("Tools", tools::examine),
+];
+
 /// Looks at everything, tells it, and returns the exit status: not zero when no job can run here.
 pub fn doctor() -> u8 {
-    let sections: [(&str, Vec<Finding>); 5] = [
-        ("Page faults and write tracking", faults::examine()),
-        ("Memory and limits", limits::examine()),
-        ("Network", network::examine()),
-        ("Processors", processors::examine()),
-        ("Tools", tools::examine()),
-    ];
+    let meanwhile = Meanwhile::doing("looking at this machine");
+    let sections = EXAMINATIONS.map(|(title, examine)| {
+        meanwhile.now_doing(&format!("looking at this machine: {}", title.to_lowercase()));
+        (title, examine())
+    });
+    drop(meanwhile);
     print!("{}", render(&headline(), &sections));
     let worst = sections.iter().flat_map(|(_, findings)| findings).map(|finding| finding.verdict).max();
     if worst == Some(Verdict::Fatal) { STATUS_HIROBA } else { 0 }
