@@ -12,6 +12,7 @@ use hiroba_check::reading::{TracedRun, read};
 use hiroba_check::sequential::{self, Sequential};
 use serde::Serialize;
 
+use crate::columns;
 use crate::failure::Failure;
 use crate::quantities::counted;
 use crate::silence::Meanwhile;
@@ -75,7 +76,7 @@ pub fn check(directory: &Path, json: bool) -> Result<u8, Failure> {
     let text = if json {
         serde_json::to_string_pretty(&verdict).unwrap_or_default() + "\n"
     } else {
-        describe(&verdict)
+        columns::fold(&describe(&verdict), columns::of_standard_output())
     };
     let _ = std::io::stdout().write_all(text.as_bytes());
     Ok(match (verdict.violations, verdict.cut_off.is_empty() && verdict.not_judged.is_none()) {

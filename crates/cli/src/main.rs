@@ -3,6 +3,7 @@
 mod arguments;
 mod bench;
 mod check;
+mod columns;
 mod compiler;
 mod core_share;
 mod demo;

@@ -28,11 +28,11 @@ use hiroba_wire::control::{FaultSourceChoice, WriteTrackingChoice};
 use rustix::process::Signal;
 use serde::{Deserialize, Serialize};
 
+use crate::columns;
 use crate::core_share;
 use crate::failure::{Failure, STATUS_HIROBA, say, system_words};
 use crate::output_file::{OutputFile, Purpose};
 use crate::quantities::counted;
-use crate::run::progress::terminal_columns;
 use crate::run::remarks;
 pub use node::serve_as_node;
 pub use plan::{BenchOptions, BenchPlan, Group};
@@ -262,11 +262,10 @@ struct Told {
 impl Told {
     fn new(heading: &str, setting: &str) -> Told {
         print(heading);
-        let columns = terminal_columns(std::io::stdout()).unwrap_or(0);
         Told {
             rows: Vec::new(),
             concluded: 0,
-            table: table::Table::new(setting, columns),
+            table: table::Table::new(setting, columns::of_standard_output()),
             progress_shown: false,
         }
     }

@@ -6,6 +6,7 @@
 use std::fmt::Write;
 
 use super::{Figures, Row};
+use crate::columns::broken;
 
 /// The heads of the columns of figures, and how wide these are.
 const TIMES: [(&str, usize); 7] =
@@ -72,22 +73,6 @@ impl Table {
         }
         text.push('\n');
     }
-}
-
-/// Words in lines of so many columns; a longer word has a line for itself.
-fn broken(words: &str, columns: usize) -> Vec<String> {
-    let mut lines: Vec<String> = Vec::new();
-    for word in words.split(' ') {
-        let length = word.chars().count();
-        match lines.last_mut().filter(|line| line.chars().count() + 1 + length <= columns) {
-            Some(line) => {
-                line.push(' ');
-                line.push_str(word);
-            }
-            None => lines.push(word.to_owned()),
-        }
-    }
-    lines
 }
 
 fn cells(row: &Row) -> Vec<String> {

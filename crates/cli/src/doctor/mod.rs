@@ -6,8 +6,10 @@ mod network;
 mod processors;
 mod tools;
 
-use std::fmt::Write;
+use std::fmt::Write as _;
+use std::io::Write as _;
 
+use crate::columns;
 use crate::failure::STATUS_HIROBA;
 use crate::silence::Meanwhile;
 
@@ -83,7 +85,8 @@ pub fn doctor() -> u8 {
         (title, examine())
     });
     drop(meanwhile);
-    print!("{}", render(&headline(), &sections));
+    let text = columns::fold(&render(&headline(), &sections), columns::of_standard_output());
+    let _ = std::io::stdout().write_all(text.as_bytes());
     let worst = sections.iter().flat_map(|(_, findings)| findings).map(|finding| finding.verdict).max();
     if worst == Some(Verdict::Fatal) { STATUS_HIROBA } else { 0 }
 }
@@ -112,7 +115,7 @@ fn render(headline: &str, sections: &[(&str, Vec<Finding>)]) -> String {
             let gap = " ".repeat(width - what.chars().count());
             let _ = writeln!(text, "  {:5}  {what}{gap}  {found}", verdict.word());
             if let Some((lost, remedy)) = loss {
-                let _ = writeln!(text, "{margin}lost:  {lost}\n{margin}to do: {remedy}");
+                let _ = writeln!(text, "{margin}lost:   {lost}\n{margin}to do:  {remedy}");
             }
         }
     }
@@ -169,8 +172,8 @@ One
 
 Two
   lacks  much longer  is not
-                      lost:  speed
-                      to do: buy more
+                      lost:   speed
+                      to do:  buy more
 
 Jobs run here; 1 of 2 things could be better.
 ";

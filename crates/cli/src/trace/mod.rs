@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 use hiroba_base::NodeId;
 use hiroba_trace::{Ending, Record, Trace, TraceError};
 
+use crate::columns;
 use crate::failure::{Failure, STATUS_HIROBA, say};
 use crate::output_file::{OutputFile, Purpose};
 use crate::silence::Meanwhile;
@@ -35,7 +36,7 @@ pub fn look(command: &TraceCommand) -> Result<u8, Failure> {
     match command {
         TraceCommand::Summary { directory } => {
             let meanwhile = Meanwhile::doing("reading the trace");
-            let text = summary::of(&open(directory)?)?;
+            let text = summary::of(&open(directory)?, columns::of_standard_output())?;
             drop(meanwhile);
             // A reader that closed the stream early is no error.
             let _ = std::io::stdout().write_all(text.as_bytes());
