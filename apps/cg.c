@@ -449,7 +449,7 @@ static void report(const struct shared *s)
 {
     printf("class                    %s\n", class_word);
     printf("rows                     %zu\n", problem->rows);
-    printf("threads                  %zu on %d nodes\n", threads, nodes);
+    printf("threads                  %zu on %d node%s\n", threads, nodes, nodes == 1 ? "" : "s");
     printf("zeta                     %.13f\n", zeta);
     printf("residual                 %.3g\n", residual);
     printf("checksum                 %016llx\n", (unsigned long long)checksum(s));

@@ -218,7 +218,7 @@ static void report(const struct batch *sums)
         inside += sums->counts[ring];
     printf("class                    %s\n", class_word);
     printf("pairs                    2^%u\n", problem->log2_pairs);
-    printf("threads                  %zu on %d nodes\n", threads, nodes);
+    printf("threads                  %zu on %d node%s\n", threads, nodes, nodes == 1 ? "" : "s");
     printf("Gaussian pairs           %llu\n", (unsigned long long)inside);
     printf("sums                     %.15e %.15e\n", sums->sum_x, sums->sum_y);
     printf("checksum                 %016llx\n", (unsigned long long)checksum(sums));

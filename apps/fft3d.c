@@ -492,7 +492,7 @@ static void report(const struct shared *s)
     printf("points                   %ld x %ld x %ld\n", n, n, n);
     printf("rounds                   %ld\n", rounds);
     printf("rounds before that       %ld\n", warm_up);
-    printf("threads                  %zu on %d nodes\n", threads, nodes);
+    printf("threads                  %zu on %d node%s\n", threads, nodes, nodes == 1 ? "" : "s");
     printf("largest error            %.3g\n", s->sums->error);
     printf("checksum                 %016llx\n", (unsigned long long)s->sums->checksum);
     printf("seconds to set up        %.6f\n", set_up);

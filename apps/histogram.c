@@ -282,7 +282,7 @@ static void report(const struct shared *s)
     printf("bytes                    %zu\n", s->size);
     printf("lines                    %llu\n", (unsigned long long)counts->bytes['\n']);
     printf("words                    %llu\n", (unsigned long long)words);
-    printf("threads                  %zu on %d nodes\n", threads, nodes);
+    printf("threads                  %zu on %d node%s\n", threads, nodes, nodes == 1 ? "" : "s");
     printf("checksum                 %016llx\n", (unsigned long long)checksum);
     printf("seconds to read          %.6f\n", reading);
     print_clocks(elapsed);

@@ -320,7 +320,7 @@ static void report(const struct shared *s)
     double keys = (double)ITERATIONS * (double)key_count();
     printf("class                    %s\n", class_word);
     printf("keys                     2^%u below 2^%u\n", problem->log2_keys, problem->log2_values);
-    printf("threads                  %zu on %d nodes\n", threads, nodes);
+    printf("threads                  %zu on %d node%s\n", threads, nodes, nodes == 1 ? "" : "s");
     printf("official ranks           %llu of %d\n", (unsigned long long)s->sums->right,
            ITERATIONS * TESTS);
     printf("checksum                 %016llx\n", (unsigned long long)s->sums->checksum);

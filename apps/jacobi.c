@@ -452,7 +452,7 @@ static void report(const struct plate *p)
     printf("edge                     %s\n", input_path != NULL ? input_path : "a wave");
     printf("points                   %ld x %ld\n", n, n);
     printf("steps                    %ld\n", steps);
-    printf("threads                  %zu on %d nodes\n", threads, nodes);
+    printf("threads                  %zu on %d node%s\n", threads, nodes, nodes == 1 ? "" : "s");
     printf("initial energy           %.17g\n", energy_before);
     printf("final energy             %.17g\n", energy_after);
     printf("residual                 %.17g\n", p->sums->residual);

@@ -380,7 +380,7 @@ static void report(const struct shared *s)
     double operations = 2.0 / 3.0 * (double)n * (double)n * (double)n;
     printf("rows                     %ld\n", n);
     printf("block                    %ld\n", edge);
-    printf("threads                  %zu on %d nodes\n", threads, nodes);
+    printf("threads                  %zu on %d node%s\n", threads, nodes, nodes == 1 ? "" : "s");
     printf("largest error            %.3g of what rounding may do\n", s->sums->error);
     printf("checksum                 %016llx\n", (unsigned long long)s->sums->checksum);
     printf("seconds to set up        %.6f\n", set_up);

@@ -324,7 +324,7 @@ static void report(const struct shared *s)
     double points = (double)n * (double)n;
     printf("points                   %ld x %ld\n", n, n);
     printf("parts                    %ld\n", parts);
-    printf("threads                  %zu on %d nodes\n", threads, nodes);
+    printf("threads                  %zu on %d node%s\n", threads, nodes, nodes == 1 ? "" : "s");
     printf("in the set               %.4f %%\n", 100.0 * (double)s->sums->inside / points);
     printf("most parts of a thread   %llu\n", (unsigned long long)s->sums->parts_most);
     printf("checksum                 %016llx\n", (unsigned long long)s->sums->checksum);

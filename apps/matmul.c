@@ -262,7 +262,7 @@ static void report(const struct shared *s)
     double operations = 2.0 * (double)n * (double)n * (double)n;
     printf("rows                     %ld\n", n);
     printf("tile                     %ld\n", tile);
-    printf("threads                  %zu on %d nodes\n", threads, nodes);
+    printf("threads                  %zu on %d node%s\n", threads, nodes, nodes == 1 ? "" : "s");
     printf("checksum                 %016llx\n", (unsigned long long)s->sums->checksum);
     printf("seconds to set up        %.6f\n", set_up);
     print_clocks(elapsed);

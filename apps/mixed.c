@@ -195,7 +195,7 @@ static void report(const struct shared *s)
     printf("entries                  %ld\n", table_length);
     printf("counters                 %ld\n", counter_count);
     printf("steps                    %ld\n", steps);
-    printf("threads                  %zu on %d nodes\n", threads, nodes);
+    printf("threads                  %zu on %d node%s\n", threads, nodes, nodes == 1 ? "" : "s");
     printf("checksum                 %016llx\n", (unsigned long long)*s->checksum);
     print_clocks(elapsed);
     printf("cells per second         %.4g\n", elapsed.wall > 0.0 ? updates / elapsed.wall : 0.0);

@@ -588,7 +588,7 @@ static void report(const struct shared *s, double energy_drift)
     printf("bodies                   %zu\n", in->bodies);
     printf("steps                    %ld\n", in->steps);
     printf("time step                %g\n", in->time_step);
-    printf("threads                  %zu on %d nodes\n", threads, nodes);
+    printf("threads                  %zu on %d node%s\n", threads, nodes, nodes == 1 ? "" : "s");
     printf("initial energy           %.17g\n", energy_before);
     printf("final energy             %.17g\n", energy_after);
     printf("relative energy drift    %.3g\n", energy_drift);

@@ -613,7 +613,7 @@ static void report(const struct shared *s)
     double updates = (double)(n - 2) * (double)(n - 2) * (double)steps;
     printf("points                   %ld x %ld\n", n, n);
     printf("steps                    %ld\n", steps);
-    printf("threads                  %zu on %d nodes\n", threads, nodes);
+    printf("threads                  %zu on %d node%s\n", threads, nodes, nodes == 1 ? "" : "s");
     printf("multigrid cycles         %llu\n", (unsigned long long)s->sums->cycles);
     printf("checksum                 %016llx\n", (unsigned long long)s->sums->checksum);
     printf("seconds to set up        %.6f\n", set_up);

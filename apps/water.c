@@ -758,7 +758,7 @@ static void report(const struct shared *s)
     double pairs = 0.5 * (double)n * (double)(n - 1) * (double)steps;
     printf("molecules                %ld\n", n);
     printf("steps                    %ld\n", steps);
-    printf("threads                  %zu on %d nodes\n", threads, nodes);
+    printf("threads                  %zu on %d node%s\n", threads, nodes, nodes == 1 ? "" : "s");
     long apart = steps > 10 ? steps / 10 : 1; /* a line for each step, or some ten */
     for (long step = 0; step <= steps; step += apart) {
         struct energies e = energies_after(s, step);

@@ -1,6 +1,6 @@
 //! `hiroba check`: judges a traced run by everything that its records allow.
 
-use std::io::{IsTerminal, Write};
+use std::io::Write;
 use std::path::Path;
 use std::time::Instant;
 
@@ -14,8 +14,10 @@ use hiroba_check::sequential::{self, Sequential};
 use hiroba_node::Protocol;
 use serde::Serialize;
 
+use crate::columns;
 use crate::failure::Failure;
 use crate::quantities::counted;
+use crate::silence::Meanwhile;
 
 /// The run breaks a promise.
 const STATUS_BROKEN: u8 = 1;
@@ -63,18 +65,22 @@ struct Verdict {
 /// When the directory holds no trace that can be read.
 pub fn check(directory: &Path, json: bool) -> Result<u8, Failure> {
     let began = Instant::now();
-    let mut progress = Progress::new();
-    let traced =
-        read(directory, |records| progress.show(records)).map_err(|error| Failure::new(error.to_string()))?;
-    progress.end();
+    let meanwhile = Meanwhile::doing("reading the trace");
+    let has_read = |records: usize| {
+        let records = counted(&grouped(records), "record", "records");
+        meanwhile.is_still_doing(&format!("reading the trace: {records}"));
+    };
+    let traced = read(directory, has_read).map_err(|error| Failure::new(error.to_string()))?;
     let protocol = by_name(&traced.job.protocol)
         .map_err(|sentence| Failure::new(format!("the trace is of another version: {sentence}")))?;
+    meanwhile.now_doing(&format!("judging {}", counted(&grouped(traced.run.len()), "record", "records")));
     let mut verdict = judge(&traced, protocol);
+    drop(meanwhile);
     verdict.wall_s = began.elapsed().as_secs_f64();
     let text = if json {
         serde_json::to_string_pretty(&verdict).unwrap_or_default() + "\n"
     } else {
-        describe(&verdict)
+        columns::fold(&describe(&verdict), columns::of_standard_output())
     };
     let _ = std::io::stdout().write_all(text.as_bytes());
     Ok(match (verdict.violations, verdict.cut_off.is_empty() && verdict.not_judged.is_none()) {
@@ -205,10 +211,10 @@ fn describe(verdict: &Verdict) -> String {
     lines.push(match verdict.accesses {
         0 => "  accesses  none recorded, so data races were not looked for".to_owned(),
         accesses => format!(
-            "  accesses  {} of {} threads, {} loads judged byte by byte",
+            "  accesses  {} of {}, {} judged byte by byte",
             grouped(accesses),
-            verdict.threads,
-            grouped(verdict.loads_judged)
+            count(verdict.threads, "thread", "threads"),
+            count(verdict.loads_judged, "load", "loads")
         ),
     });
     let indented = |text: &str| text.replace('\n', "\n    ");
@@ -248,29 +254,4 @@ fn describe(verdict: &Verdict) -> String {
         lines.push(format!("not judged: {what}"));
     }
     lines.join("\n") + "\n"
-}
-
-/// A line on a terminal that says how far reading is, after the first second.
-struct Progress {
-    began: Instant,
-    shown: bool,
-}
-
-impl Progress {
-    fn new() -> Progress {
-        Progress { began: Instant::now(), shown: false }
-    }
-
-    fn show(&mut self, records: usize) {
-        if self.began.elapsed().as_secs() >= 1 && std::io::stderr().is_terminal() {
-            self.shown = true;
-            let _ = write!(std::io::stderr(), "\r{} records read", grouped(records));
-        }
-    }
-
-    fn end(&self) {
-        if self.shown {
-            let _ = write!(std::io::stderr(), "\r\x1b[K");
-        }
-    }
 }

@@ -11,9 +11,12 @@ use hiroba_trace::{NodeStatistics, RunStatistics, TimeBreakdown};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::process::Signal;
 
+use crate::core_share;
 use crate::failure::{Failure, system_words};
+use crate::quantities::counted;
 use crate::run::remarks;
 use crate::run::signals::{self, Inherited, SignalDescriptor};
+use crate::silence::Meanwhile;
 
 /// The program that is shown, in the source tree.
 const SOURCE: &str = "apps/nbody.c";
@@ -24,7 +27,7 @@ const BODIES: &str = "16384";
 /// The same, in time.
 const STEPS: &str = "20";
 /// Columns of the longest bar.
-const BAR_COLUMNS: f64 = 48.0;
+const BAR_COLUMNS: f64 = 40.0;
 
 /// Compiles the program, runs it on one node and on `nodes`, and compares.
 pub fn demo(nodes: u16) -> Result<u8, Failure> {
@@ -78,7 +81,7 @@ fn show(caller: &Caller, source: &Path, nodes: u16) -> Result<(), Stopped> {
     let cores = std::thread::available_parallelism().map_or(1, |cores| cores.get());
     let ideal = usize::from(nodes).min(cores);
     print(&format!(
-        "Hiroba {}: {SOURCE}, the gravity between all pairs of {BODIES} bodies, {STEPS} steps.\n{}\n",
+        "Hiroba {}: {SOURCE},\nthe gravity between all pairs of {BODIES} bodies, {STEPS} steps.\n{}\n",
         env!("CARGO_PKG_VERSION"),
         explain_cores(nodes, cores)
     ))?;
@@ -86,7 +89,7 @@ fn show(caller: &Caller, source: &Path, nodes: u16) -> Result<(), Stopped> {
     let mut arguments: Vec<&OsStr> = vec!["cc".as_ref()];
     arguments.extend(COMPILER_FLAGS.iter().map(OsStr::new));
     arguments.extend(["-o".as_ref(), "nbody".as_ref(), source.as_os_str(), "-lm".as_ref()]);
-    caller.call(&arguments)?;
+    caller.call("compiling", &arguments)?;
     let alone = run(caller, 1)?;
     let together = if nodes == 1 { None } else { Some(run(caller, nodes)?) };
 
@@ -95,20 +98,23 @@ fn show(caller: &Caller, source: &Path, nodes: u16) -> Result<(), Stopped> {
     if let Some(together) = &together {
         text.push_str(&speed_up(&alone, together, ideal, &glyphs));
     }
+    let runs = [Some(&alone), together.as_ref()];
+    text.push_str(&who_got_too_little(runs.into_iter().flatten().map(|run| &run.account)));
     text.push_str(&where_time_went(&together.unwrap_or(alone).account, cores, &glyphs));
     print(&text)
 }
 
 fn explain_cores(nodes: u16, cores: usize) -> String {
-    let s = |count: usize| if count == 1 { "" } else { "s" };
-    let has = format!("This machine has {cores} core{}", s(cores));
-    if usize::from(nodes) > cores {
-        format!(
-            "{has}: {nodes} nodes share {}, so {cores} times as fast as one node is the most there can be.",
-            if cores == 1 { "it" } else { "them" }
-        )
-    } else {
-        format!("{has}: {nodes} node{} can have one each.", s(nodes.into()))
+    let has = format!("This machine has {}", counted(&cores.to_string(), "core", "cores"));
+    match (usize::from(nodes), cores) {
+        (nodes, 1) if nodes > 1 => {
+            format!("{has}: {nodes} nodes share it, so they cannot be faster than one.")
+        }
+        (nodes, _) if nodes > cores => format!(
+            "{has}: {nodes} nodes share them,\nso {cores} times as fast as one node is the most there can be."
+        ),
+        (1, _) => format!("{has}: 1 node can have one."),
+        (nodes, _) => format!("{has}: {nodes} nodes can have one each."),
     }
 }
 
@@ -124,7 +130,8 @@ fn run(caller: &Caller, nodes: u16) -> Result<Shown, Stopped> {
     let statistics = format!("--stats=json:{}", file.display());
     let count = nodes.to_string();
     let line: [&str; 9] = ["run", "-n", &count, &statistics, "./nbody", "-n", BODIES, "-s", STEPS];
-    let output = caller.call(&line.map(OsStr::new))?;
+    let what = format!("computing on {}", counted(&count, "node", "nodes"));
+    let output = caller.call(&what, &line.map(OsStr::new))?;
     let account: RunStatistics =
         serde_json::from_str(&std::fs::read_to_string(&file)?).map_err(std::io::Error::from)?;
     let fields = fields(&output);
@@ -144,6 +151,10 @@ fn speed_up(alone: &Shown, together: &Shown, ideal: usize, glyphs: &Glyphs) -> S
     let nodes = together.account.nodes;
     let ratio = alone.seconds / together.seconds;
     let longest = alone.seconds.max(together.seconds);
+    let ideal_in_words = match ideal {
+        1 => "as fast as one would be ideal".to_owned(),
+        more => format!("{more} would be ideal"),
+    };
     let bar =
         |seconds: f64| glyphs.full.to_string().repeat((BAR_COLUMNS * seconds / longest).round() as usize);
     let width = format!("{nodes} nodes").len();
@@ -156,7 +167,7 @@ fn speed_up(alone: &Shown, together: &Shown, ideal: usize, glyphs: &Glyphs) -> S
     };
     format!(
         "\nspeed-up\n  {:<width$}  {:>7.3} s  {}\n  {:<width$}  {:>7.3} s  {}\n\
-         {nodes} nodes are {ratio:.2} times as fast as one; {ideal} would be ideal on this machine.\n{same}",
+         {nodes} nodes are {ratio:.2} times as fast as one; {ideal_in_words} on this machine.\n{same}",
         "1 node",
         alone.seconds,
         bar(alone.seconds),
@@ -164,6 +175,16 @@ fn speed_up(alone: &Shown, together: &Shown, ideal: usize, glyphs: &Glyphs) -> S
         together.seconds,
         bar(together.seconds),
     )
+}
+
+/// A figure of a machine that was busy is no figure of Hiroba's.
+fn who_got_too_little<'a>(runs: impl Iterator<Item = &'a RunStatistics>) -> String {
+    let told = |run: &RunStatistics| {
+        let nodes = counted(&run.nodes.to_string(), "node", "nodes");
+        Some(format!("  {nodes}: {}\n", core_share::remark(&run.per_node)?))
+    };
+    let lines: String = runs.filter_map(told).collect();
+    if lines.is_empty() { lines } else { format!("\ncores\n{lines}") }
 }
 
 /// What a bar is made of: one character for each class of time.
@@ -200,14 +221,15 @@ fn where_time_went(account: &RunStatistics, cores: usize, glyphs: &Glyphs) -> St
         ));
     }
     if account.per_node.len() > BARS_MAX {
-        text.push_str(&format!("  and {} nodes more\n", account.per_node.len() - BARS_MAX));
+        let more = (account.per_node.len() - BARS_MAX).to_string();
+        text.push_str(&format!("  and {} more\n", counted(&more, "node", "nodes")));
     }
     let names = TimeBreakdown::default().classes();
     let legend = names
         .iter()
         .zip(glyphs.classes)
         .map(|((name, _), glyph)| format!("{glyph} {}", name.replace('_', " ")));
-    text.push_str(&format!("  {}\n", legend.collect::<Vec<_>>().join("   ")));
+    text.push_str(&format!("  {}\n", legend.collect::<Vec<_>>().join("  ")));
     if usize::from(account.nodes) > cores {
         text.push_str("  A node that waits for a core is counted as computing.\n");
     }
@@ -248,8 +270,8 @@ struct Caller {
 }
 
 impl Caller {
-    /// Shows the command, runs it, shows what it prints and returns that.
-    fn call(&self, arguments: &[&OsStr]) -> Result<String, Stopped> {
+    /// Shows the command, runs it, shows what it prints and returns that. `what` is said where that takes long.
+    fn call(&self, what: &str, arguments: &[&OsStr]) -> Result<String, Stopped> {
         let words = arguments.iter().map(|word| word.to_string_lossy());
         // Where the demo keeps its account is not what a user would type.
         let words: Vec<_> = words.filter(|word| !word.starts_with("--stats=")).collect();
@@ -266,7 +288,9 @@ impl Caller {
         // SAFETY: system calls only, which are allowed between fork and exec.
         unsafe { command.pre_exec(prepare) };
         let mut child = command.spawn()?;
+        let waiting = Meanwhile::doing(what);
         let output = self.listen(&mut child)?;
+        drop(waiting);
         let status = child.wait()?;
         match status.code() {
             Some(0) => Ok(output),
@@ -319,11 +343,70 @@ mod tests {
         let glyphs = Glyphs { full: '#', classes: ['#', 'r', 'w', 'b', 'l', 's', '.'] };
         let time_s =
             TimeBreakdown { compute: 0.5, read_fault: 0.25, barrier: 0.25, ..TimeBreakdown::default() };
-        let node = NodeStatistics { node: NodeId(0), wall_s: 1.0, time_s, counters: Counters::default() };
+        let node = NodeStatistics {
+            node: NodeId(0),
+            wall_s: 1.0,
+            core_share: None,
+            shares_cores: false,
+            time_s,
+            counters: Counters::default(),
+        };
         let drawn = bar(&node, 2.0, &glyphs);
-        assert_eq!(drawn, format!("{}{}{}", "#".repeat(12), "r".repeat(6), "b".repeat(6)));
+        assert_eq!(drawn, format!("{}{}{}", "#".repeat(10), "r".repeat(5), "b".repeat(5)));
         let idle = NodeStatistics { time_s: TimeBreakdown::default(), ..node };
         assert_eq!(bar(&idle, 2.0, &glyphs), "");
+    }
+
+    fn account(nodes: u16, core_share: Option<f64>, shares_cores: bool) -> RunStatistics {
+        let of = |node| NodeStatistics {
+            node,
+            wall_s: 1000.0,
+            core_share,
+            shares_cores,
+            time_s: TimeBreakdown { compute: 1000.0, ..TimeBreakdown::default() },
+            counters: Counters::default(),
+        };
+        RunStatistics {
+            program: "nbody".to_owned(),
+            nodes,
+            threads_per_node: 1,
+            protocol: "hlrc".to_owned(),
+            fabric: "udp".to_owned(),
+            page_bytes: 4096,
+            wall_s: 1000.0,
+            per_node: NodeId::all(nodes).map(of).collect(),
+            total: hiroba_trace::Totals::default(),
+        }
+    }
+
+    #[test]
+    fn who_got_too_little_of_the_cores_is_said_run_by_run() {
+        let (quiet, busy) = (account(1, Some(0.99), false), account(2, Some(0.5), false));
+        let told = who_got_too_little([&quiet, &busy].into_iter());
+        assert_eq!(
+            told,
+            "\ncores\n  2 nodes: node 0 got 0.50 of a core for each ready thread: the machine is busy\n"
+        );
+        let crowd = account(64, Some(0.1), true);
+        assert!(who_got_too_little([&crowd].into_iter()).ends_with("thread: they share cores\n"));
+        assert_eq!(who_got_too_little([&quiet].into_iter()), "");
+    }
+
+    #[test]
+    fn lines_fit_into_eighty_columns_and_count_in_words() {
+        let glyphs = Glyphs { full: '#', classes: ['#', 'r', 'w', 'b', 'l', 's', '.'] };
+        let shown = |nodes| Shown { account: account(nodes, Some(0.1), true), seconds: 999.0, energy: None };
+        let mut text = explain_cores(64, 2) + "\n" + &explain_cores(3, 1) + "\n";
+        for nodes in [2, 17, 64] {
+            text += &speed_up(&shown(1), &shown(nodes), 2, &glyphs);
+            text += &who_got_too_little([&shown(nodes).account].into_iter());
+            text += &where_time_went(&shown(nodes).account, 2, &glyphs);
+        }
+        assert!(text.lines().all(|line| line.chars().count() <= 80), "{text}");
+        assert!(text.contains("and 1 node more") && text.contains("and 48 nodes more"), "{text}");
+        assert!(speed_up(&shown(1), &shown(3), 1, &glyphs).contains("; as fast as one would be ideal"));
+        assert_eq!(explain_cores(1, 1), "This machine has 1 core: 1 node can have one.");
+        assert!(explain_cores(3, 1).contains("cannot be faster than one"));
     }
 
     #[test]

@@ -3,7 +3,9 @@
 mod arguments;
 mod bench;
 mod check;
+mod columns;
 mod compiler;
+mod core_share;
 mod demo;
 mod doctor;
 mod failure;
@@ -14,6 +16,7 @@ mod output_file;
 mod quantities;
 mod reproduce;
 mod run;
+mod silence;
 mod statistics_table;
 mod symbols;
 mod trace;

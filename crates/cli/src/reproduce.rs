@@ -26,9 +26,10 @@ use report::{Report, Table};
 use stopped::Stopped;
 use watch::Watch;
 
+use crate::columns;
+use crate::core_share::{ENOUGH, in_words};
 use crate::failure::{Failure, STATUS_BAD_INPUT, system_words};
 use crate::output_file::{OutputFile, Purpose};
-use crate::run::progress::terminal_columns;
 
 /// The papers whose tables can be made.
 pub const PAPERS: [&str; 2] = ["000", "001"];
@@ -148,7 +149,7 @@ pub fn reproduce(options: &ReproduceOptions) -> Result<u8, Failure> {
         }
     };
     // A reader that has gone wants to see no more.
-    let _ = std::io::stdout().write_all(text::render(&report, text_columns()).as_bytes());
+    let _ = std::io::stdout().write_all(text::render(&report, columns::of_standard_output()).as_bytes());
     if let Some(json) = json {
         let text = serde_json::to_string_pretty(&report).map_err(|error| Failure::new(error.to_string()))?;
         json.write(format!("{text}\n").as_bytes())?;
@@ -157,13 +158,6 @@ pub fn reproduce(options: &ReproduceOptions) -> Result<u8, Failure> {
         html.write(html::render(&report)?.as_bytes())?;
     }
     Ok(0)
-}
-
-/// Columns where standard output is no terminal, or one that does not say how many it has.
-const COLUMNS: usize = 100;
-
-fn text_columns() -> usize {
-    terminal_columns(std::io::stdout()).unwrap_or(COLUMNS).max(40)
 }
 
 fn measure(options: &ReproduceOptions) -> Result<Report, Stopped> {
@@ -178,8 +172,19 @@ fn measure(options: &ReproduceOptions) -> Result<Report, Stopped> {
         "000" => (paper_000::SOURCE, paper_000::notes(), tables_of_000(&workshop, setting, &mut watch)?),
         _ => (paper_001::SOURCE, paper_001::notes(), tables_of_001(&workshop, setting, &mut watch)?),
     };
-    let notes = setting.notes().into_iter().chain(notes).collect();
+    let notes = setting.notes().into_iter().chain(notes).chain(of_a_busy_machine(&tables)).collect();
     Ok(Report { paper: options.paper, source, quick: setting.scale != Scale::Full, notes, tables })
+}
+
+/// What must be said where nodes did not get the cores that they could have had.
+fn of_a_busy_machine(tables: &[Table]) -> Option<String> {
+    let shares = tables.iter().flat_map(|table| &table.rows).filter_map(|row| row.core_share);
+    let least = shares.min_by(f64::total_cmp).filter(|share| *share < ENOUGH)?;
+    Some(format!(
+        "This machine was busy: in some runs with a core for every node, ready threads got less than {ENOUGH} of a core, {} at the least. \
+         What is by the clock of such runs bears a '!' and is too long; their speed-ups are '~', by processor seconds.",
+        in_words(least)
+    ))
 }
 
 fn tables_of_000(
@@ -203,4 +208,66 @@ fn tables_of_001(
 ) -> Result<Vec<Table>, Stopped> {
     let results = workshop.measure(&paper_001::jobs(setting.scale), setting.scale.rounds(), watch)?;
     Ok(paper_001::tables(&results, setting))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::report::{Measured, Plot, Row};
+    use super::*;
+    use crate::reproduce::jobs::Results;
+    use crate::reproduce::plots::axis_title;
+    use crate::reproduce::sockets::Latencies;
+
+    const SETTING: Setting = Setting { scale: Scale::Full, cores: 2 };
+
+    /// As they are where nothing was measured.
+    fn all_tables() -> Vec<Table> {
+        let results = Results::default();
+        let latencies = Latencies { by_size: Vec::new(), core_share: None };
+        let mut tables = paper_000::tables(&results, &results, &latencies, SETTING);
+        tables.extend(paper_001::tables(&results, SETTING));
+        tables
+    }
+
+    fn report(tables: Vec<Table>) -> Report {
+        let notes = SETTING.notes().into_iter().chain(paper_000::notes()).chain(paper_001::notes());
+        let notes = notes.chain(of_a_busy_machine(&tables)).collect();
+        Report { paper: "000", source: paper_000::SOURCE, quick: false, notes, tables }
+    }
+
+    #[test]
+    fn every_table_fits_into_eighty_columns() {
+        let text = text::render(&report(all_tables()), columns::COLUMNS);
+        let wide: Vec<&str> = text.lines().filter(|line| line.chars().count() > columns::COLUMNS).collect();
+        assert_eq!(wide, [""; 0]);
+        assert!(text.contains("Table 8: ") && text.contains("Text, UDP against TCP: "), "{text}");
+    }
+
+    #[test]
+    fn axes_are_titled_in_words() {
+        let drawn: Vec<Table> = all_tables().into_iter().filter(|table| table.plot != Plot::None).collect();
+        assert!(drawn.len() >= 10, "{}", drawn.len());
+        for table in drawn {
+            for unit in [table.unit, table.axis].into_iter().filter(|unit| !unit.is_empty()) {
+                let title = axis_title(unit);
+                assert!(title.contains(' ') && !title.contains(['%', 'µ']), "{}: '{title}'", table.id);
+            }
+        }
+    }
+
+    #[test]
+    fn a_busy_machine_is_told_once_and_beside_each_figure() {
+        let mut tables = all_tables();
+        assert_eq!(of_a_busy_machine(&tables), None);
+        let measured = Measured::wall(1.5).with_share(Some(0.62));
+        tables[0].rows.push(Row::at("9 nodes", "FFT", "SC", None, measured));
+        let note = of_a_busy_machine(&tables).expect("one row is of a busy machine");
+        assert!(
+            note.contains("less than 0.9 of a core, 0.62 at the least") && note.contains("'!'"),
+            "{note}"
+        );
+        let text = text::render(&report(tables), columns::COLUMNS);
+        assert_eq!(text.matches("1.50!").count(), 1, "{text}");
+        assert_eq!(text.matches("This machine was busy").count(), 1, "{text}");
+    }
 }

@@ -8,6 +8,7 @@ use std::fmt::Write;
 use hiroba_base::printable;
 use hiroba_trace::{Counters, NodeStatistics, RunStatistics, TimeBreakdown};
 
+use crate::core_share;
 use crate::quantities::{bytes, duration, seconds, thousands};
 
 /// Columns where standard error is no terminal.
@@ -63,6 +64,9 @@ fn head(account: &RunStatistics) -> String {
     let left = account.per_node.len();
     if left < usize::from(nodes) {
         let _ = writeln!(text, "{left} of {nodes} nodes left the job and are accounted for");
+    }
+    if let Some(remark) = core_share::remark(&account.per_node) {
+        let _ = writeln!(text, "{remark}");
     }
     text.push('\n');
     text
@@ -315,7 +319,7 @@ mod tests {
                 counters.diff_bytes = 1023 << 40;
                 counters.messages_sent = 999_999_999_999;
             }
-            NodeStatistics { node, wall_s: scale, time_s, counters }
+            NodeStatistics { node, wall_s: scale, core_share: None, shares_cores: false, time_s, counters }
         });
         RunStatistics {
             program: "prog".to_owned(),
@@ -375,6 +379,21 @@ mod tests {
         }
         assert!(!text.contains("locks"), "nobody took any\n{text}");
         assert!(!text.contains("sent again"), "nothing was\n{text}");
+    }
+
+    #[test]
+    fn a_busy_machine_is_told_in_the_head() {
+        let mut account = account(2, false);
+        account.per_node[1].core_share = Some(0.5);
+        let text = render(&account, 80);
+        let (head, _) = text.split_once("\n\n").expect("the head stands by itself");
+        assert!(
+            head.ends_with("\nnode 1 got 0.50 of a core for each ready thread: the machine is busy"),
+            "{text}"
+        );
+        assert!(head.lines().all(|line| line.len() <= 80), "{text}");
+        account.per_node[1].core_share = Some(0.95);
+        assert!(!render(&account, 80).contains("busy"));
     }
 
     #[test]

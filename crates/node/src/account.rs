@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use hiroba_base::NodeId;
 use hiroba_trace::{Counters, NodeStatistics, TimeBreakdown};
 
+use crate::core_share::CoreShare;
 use crate::signals::SignalsHeld;
 use crate::threads::{Place, Threads};
 
@@ -79,6 +80,7 @@ pub(crate) struct Account {
     uses_stall_clocks: AtomicBool,
     /// What a fault costs the thread before and after the runtime sees it, in nanoseconds.
     unseen_per_fault: AtomicU64,
+    pub(crate) core_share: CoreShare,
     pub(crate) tallies: Tallies,
 }
 
@@ -99,6 +101,7 @@ impl Account {
             inside: AtomicU32::new(0),
             uses_stall_clocks: AtomicBool::new(false),
             unseen_per_fault: AtomicU64::new(0),
+            core_share: CoreShare::default(),
             tallies: Tallies::default(),
         }
     }
@@ -166,6 +169,7 @@ impl Account {
     pub(crate) fn begin(&self) {
         self.nanos.iter().for_each(|nanos| nanos.store(0, Relaxed));
         self.tallies.reset();
+        self.core_share.begin();
         self.idle.lock().unwrap_or_else(PoisonError::into_inner).since = Some(Instant::now());
         *self.joined.lock().unwrap_or_else(PoisonError::into_inner) = Instant::now();
     }
@@ -218,7 +222,7 @@ impl Account {
         self.inside.load(Relaxed) < self.threads
     }
 
-    /// The account as it stands.
+    /// The account as it stands, without what only the launcher is told.
     pub(crate) fn statistics(&self, node: NodeId) -> NodeStatistics {
         let joined = *self.joined.lock().unwrap_or_else(PoisonError::into_inner);
         let wall_s = joined.elapsed().as_secs_f64();
@@ -243,7 +247,8 @@ impl Account {
             time_s.scale(threads_s / claimed);
         }
         time_s.compute = (threads_s - time_s.sum()).max(0.0); // else a rounding error may show
-        NodeStatistics { node, wall_s, time_s, counters: self.tallies.counters() }
+        let counters = self.tallies.counters();
+        NodeStatistics { node, wall_s, core_share: None, shares_cores: false, time_s, counters }
     }
 }
 

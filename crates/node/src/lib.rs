@@ -25,6 +25,7 @@ mod account;
 mod arena;
 pub mod call_site;
 mod control;
+mod core_share;
 mod error;
 mod fabrics;
 mod follow;
@@ -58,6 +59,7 @@ mod waits;
 /// Tells builds of one version apart: nodes of a job must be of one build.
 pub const BUILD: &str = env!("HIROBA_BUILD");
 
+pub use core_share::{CoreShare, core_share_of};
 pub use error::NodeError;
 pub use follow::Command;
 pub use hiroba_protocol::{HomePolicy, Homes, Protocol};

@@ -361,7 +361,7 @@ impl Runtime {
         self.settle_races();
         self.left.store(true, Ordering::Relaxed);
         if let Some(control) = &self.control {
-            let statistics_json = serde_json::to_string(&self.statistics()).unwrap_or_default();
+            let statistics_json = serde_json::to_string(&self.last_statistics()).unwrap_or_default();
             control.send(&ToLauncher::Leave { statistics_json });
             while !self.closed.load(Ordering::Acquire) {
                 self.service.wait_until_closed(&self.closed);
@@ -390,6 +390,13 @@ impl Runtime {
         statistics
     }
 
+    /// The same with the share of the processors, which takes longer to find out.
+    pub fn last_statistics(&self) -> NodeStatistics {
+        let _signals = SignalsHeld::hold();
+        let core_share = self.account.core_share.share();
+        NodeStatistics { core_share, shares_cores: !self.has_cores_to_spare(), ..self.statistics() }
+    }
+
     /// Prepares the calling thread, which is about to run the program's code: a stack for fault handlers, a place to wait.
     pub fn prepare_thread(&self) -> Result<(), NodeError> {
         fault::install_alternate_stack().map_err(NodeError::Memory)?;
@@ -409,6 +416,7 @@ impl Runtime {
     pub fn finish_thread(&self) {
         let _signals = SignalsHeld::hold();
         self.heap.finish_thread();
+        self.account.core_share.note_end_of_mine();
         if let Some(place) = self.threads.my_place() {
             self.trace_pending_end(place);
         }

@@ -22,13 +22,17 @@ use std::io::{BufRead, BufReader, IsTerminal, Write};
 use std::os::unix::process::CommandExt;
 use std::process::{Command, Stdio};
 
-use hiroba_node::Protocol;
+use hiroba_node::{CoreShare, Protocol};
+use hiroba_trace::NodeStatistics;
 use hiroba_wire::control::{FaultSourceChoice, WriteTrackingChoice};
 use rustix::process::Signal;
 use serde::{Deserialize, Serialize};
 
-use crate::failure::{Failure, STATUS_HIROBA, system_words};
+use crate::columns;
+use crate::core_share;
+use crate::failure::{Failure, STATUS_HIROBA, say, system_words};
 use crate::output_file::{OutputFile, Purpose};
+use crate::quantities::counted;
 use crate::run::remarks;
 pub use node::serve_as_node;
 pub use plan::{BenchOptions, BenchPlan, Group};
@@ -52,6 +56,13 @@ pub struct Row {
     pub repetitions: usize,
     /// How many times it was done before, unmeasured.
     pub warm_up: usize,
+    /// The least share of the processors that a process of the measurement got of what it could have used, over all that was
+    /// measured together; `None` where the kernel does not count it.
+    #[serde(default)]
+    pub core_share: Option<f64>,
+    /// The measurement had more threads than there are cores.
+    #[serde(default)]
+    pub shares_cores: bool,
 }
 
 /// What a row says.
@@ -87,6 +98,8 @@ enum Report {
     Progress(String),
     /// A result.
     Row(Row),
+    /// The node is about to leave: what it got of the processors, among others.
+    Account(NodeStatistics),
 }
 
 /// Measures what was asked for, prints the table, writes the JSON.
@@ -94,13 +107,24 @@ pub fn bench(options: &BenchOptions) -> Result<u8, Failure> {
     const JSON: Purpose = Purpose { what: "the rows", flag: "--json", status: STATUS_HIROBA };
     let json = options.json.as_deref().map(|path| OutputFile::open(path, JSON)).transpose()?;
     let setting = Setting::choose(options)?;
-    let mut progress = Progress::default();
-    let mut rows = Vec::new();
+    let heading = format!(
+        "hiroba bench: {} on {} over {}, {}\n",
+        counted(&options.nodes.to_string(), "node", "nodes"),
+        counted(&cores().to_string(), "core", "cores"),
+        options.fabric,
+        setting.describe(),
+    );
+    let mut told = Told::new(&heading, &setting.describe());
     let alone = |group: &Group| matches!(group, Group::Compute);
     let here = |group: &Group| matches!(group, Group::Diff);
     for group in options.groups.iter().filter(|group| here(group)) {
-        progress.show(group.name());
-        rows.extend(diff::measure(options.quick)?);
+        told.progress(group.name());
+        let share = CoreShare::default();
+        share.begin();
+        for row in diff::measure(options.quick)? {
+            told.row(row);
+        }
+        told.end_of_job(share.share(), None);
     }
     // A job each: a release costs by what is mapped, so what one group has mapped must not weigh on the next.
     for group in options.groups.iter().filter(|group| !here(group)) {
@@ -114,34 +138,22 @@ pub fn bench(options: &BenchOptions) -> Result<u8, Failure> {
         let compared = *group == Group::Updates;
         let protocols = if compared { updates::PROTOCOLS.to_vec() } else { vec![Protocol::Hlrc.name()] };
         for protocol in protocols {
-            match run_job(options, &setting, protocol, nodes, &plan, &mut progress)? {
-                Ok(more) => rows.extend(more),
-                // The job has said why.
-                Err(status) => return Ok(status),
+            // A job that failed has said why.
+            if let Err(status) = run_job(options, &setting, protocol, nodes, &plan, &mut told)? {
+                return Ok(status);
             }
         }
     }
-    progress.clear();
-    if options.without_seal {
-        rows.iter_mut().filter(|row| !row.fabric.is_empty()).for_each(|row| row.state += ", without seal");
-    }
-    let heading = format!(
-        "hiroba bench: {} nodes on {} over {}",
-        options.nodes,
-        crate::quantities::counted(
-            &std::thread::available_parallelism().map_or(1, |cores| cores.get()).to_string(),
-            "core",
-            "cores"
-        ),
-        options.fabric,
-    );
-    // A reader that has gone wants to see no more.
-    let _ = std::io::stdout().write_all(table::render(&heading, &setting.describe(), &rows).as_bytes());
     if let Some(json) = json {
-        let text = serde_json::to_string_pretty(&rows).map_err(|error| Failure::new(error.to_string()))?;
+        let text =
+            serde_json::to_string_pretty(&told.rows).map_err(|error| Failure::new(error.to_string()))?;
         json.write(format!("{text}\n").as_bytes())?;
     }
     Ok(0)
+}
+
+fn cores() -> usize {
+    std::thread::available_parallelism().map_or(1, |cores| cores.get())
 }
 
 /// How faults are caught and writes found in the measured jobs: named, so that each row can say it.
@@ -177,15 +189,15 @@ impl Setting {
     }
 }
 
-/// Runs a job of this very command and collects its rows; or its exit status, when it failed.
+/// Runs a job of this very command and tells its rows as they come; or its exit status, when it failed.
 fn run_job(
     options: &BenchOptions,
     setting: &Setting,
     protocol: &str,
     nodes: u16,
     plan: &BenchPlan,
-    progress: &mut Progress,
-) -> Result<Result<Vec<Row>, u8>, Failure> {
+    told: &mut Told,
+) -> Result<Result<(), u8>, Failure> {
     let failed = |error: std::io::Error| {
         Failure::new(format!("cannot run a job to measure: {}", system_words(&error)))
     };
@@ -210,42 +222,98 @@ fn run_job(
     // SAFETY: a system call only, which is allowed between fork and exec.
     unsafe { command.pre_exec(prepare) };
     let mut child = command.spawn().map_err(failed)?;
-    let mut rows = Vec::new();
+    let mut accounts = Vec::new();
     for line in BufReader::new(child.stdout.take().expect("piped")).lines() {
         match serde_json::from_str(&line.map_err(failed)?) {
-            Ok(Report::Progress(what)) => progress.show(&what),
-            Ok(Report::Row(row)) => rows.push(row),
+            Ok(Report::Progress(what)) => told.progress(&what),
+            Ok(Report::Row(mut row)) => {
+                if options.without_seal && !row.fabric.is_empty() {
+                    row.state += ", without seal";
+                }
+                told.row(row);
+            }
+            Ok(Report::Account(account)) => accounts.push(account),
             Err(error) => {
                 return Err(Failure::new(format!("a measuring node said what is no row: {error}")));
             }
         }
     }
     let status = child.wait().map_err(failed)?;
-    progress.clear();
-    Ok(if status.success() { Ok(rows) } else { Err(status.code().map_or(STATUS_HIROBA, |code| code as u8)) })
+    told.clear_progress();
+    if !status.success() {
+        return Ok(Err(status.code().map_or(STATUS_HIROBA, |code| code as u8)));
+    }
+    accounts.sort_by_key(|account| account.node);
+    let least = accounts.iter().filter_map(|account| account.core_share).min_by(f64::total_cmp);
+    told.end_of_job(least, Some(&accounts));
+    Ok(Ok(()))
 }
 
-/// One line on a terminal that says what is being measured; nothing elsewhere.
-#[derive(Default)]
-struct Progress {
-    shown: bool,
+/// What has been told: rows on standard output as they come; on standard error what is being measured, on a terminal in one
+/// line that gives way.
+struct Told {
+    rows: Vec<Row>,
+    /// Rows of the jobs that have ended.
+    concluded: usize,
+    table: table::Table,
+    progress_shown: bool,
 }
 
-impl Progress {
-    fn show(&mut self, what: &str) {
-        let mut stderr = std::io::stderr();
-        if stderr.is_terminal() {
-            self.shown = true;
-            let _ = write!(stderr, "\r\x1b[Kmeasuring: {what} ");
-            let _ = stderr.flush();
+impl Told {
+    fn new(heading: &str, setting: &str) -> Told {
+        print(heading);
+        Told {
+            rows: Vec::new(),
+            concluded: 0,
+            table: table::Table::new(setting, columns::of_standard_output()),
+            progress_shown: false,
         }
     }
 
-    fn clear(&mut self) {
-        if std::mem::take(&mut self.shown) {
+    fn row(&mut self, row: Row) {
+        self.clear_progress();
+        print(&self.table.lines(&row));
+        self.rows.push(row);
+    }
+
+    /// All rows since the last end of a job were measured together, and so was the share of the processors.
+    fn end_of_job(&mut self, core_share: Option<f64>, nodes: Option<&[NodeStatistics]>) {
+        let shares_cores = nodes.is_some_and(|nodes| nodes.iter().any(|node| node.shares_cores));
+        for row in &mut self.rows[self.concluded..] {
+            (row.core_share, row.shares_cores) = (core_share, shares_cores);
+        }
+        self.concluded = self.rows.len();
+        let remark = match nodes {
+            Some(nodes) => core_share::remark(nodes),
+            None => core_share.and_then(core_share::remark_of_process),
+        };
+        if let Some(remark) = remark {
+            print(&format!("  ({remark})\n"));
+        }
+    }
+
+    fn progress(&mut self, what: &str) {
+        let mut stderr = std::io::stderr();
+        if stderr.is_terminal() {
+            self.progress_shown = true;
+            let _ = write!(stderr, "\r\x1b[Kmeasuring: {what} ");
+            let _ = stderr.flush();
+        } else {
+            say(&format!("measuring: {what}"));
+        }
+    }
+
+    fn clear_progress(&mut self) {
+        if std::mem::take(&mut self.progress_shown) {
             let _ = std::io::stderr().write_all(b"\r\x1b[K");
         }
     }
+}
+
+fn print(text: &str) {
+    let mut stdout = std::io::stdout();
+    // A reader that has gone wants to see no more.
+    let _ = stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush());
 }
 
 /// What was measured, beside the same without Hiroba.
@@ -262,6 +330,8 @@ fn row(name: &str, fabric: &str, state: &str, taken: samples::Taken, raw: Option
         ratio: over(p50_us, raw_us),
         repetitions: taken.len(),
         warm_up: taken.warm_up,
+        core_share: None,
+        shares_cores: false,
     }
 }
 

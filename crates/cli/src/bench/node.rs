@@ -28,7 +28,7 @@ pub fn serve_as_node(plan: &BenchPlan) -> Result<u8, Failure> {
     runtime.prepare_thread().map_err(|error| failed(error.to_string()))?;
     if runtime.nodes() == 1 {
         report(&Report::Progress(Group::Compute.name().to_owned()));
-        compute::measure(runtime, plan).into_iter().for_each(|row| report(&Report::Row(row)));
+        compute::measure(runtime, plan).for_each(|row| report(&Report::Row(row)));
     } else {
         let mut node = Node::new(runtime, plan).map_err(|error| failed(error.to_string()))?;
         for group in &plan.groups {
@@ -47,6 +47,7 @@ pub fn serve_as_node(plan: &BenchPlan) -> Result<u8, Failure> {
             }
         }
     }
+    report(&Report::Account(runtime.last_statistics()));
     runtime.leave();
     Ok(0)
 }

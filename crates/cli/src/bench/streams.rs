@@ -117,6 +117,8 @@ impl Node<'_> {
             ratio: raw.filter(|raw| *raw > 0.0).map(|raw| gb_per_s / raw),
             repetitions: passes,
             warm_up: 0,
+            core_share: None,
+            shares_cores: false,
         }));
     }
 }

@@ -1,82 +1,97 @@
-//! The rows as a table for people.
+//! The rows as a table for people, line by line as they come.
+//!
+//! What a row measures stands on a line of its own, once for all rows in turn that have it in common; below it stand the
+//! states, broken between words, with the figures behind their last line.
 
 use std::fmt::Write;
 
 use super::{Figures, Row};
+use crate::columns::broken;
 
-const COLUMNS: usize = 10;
-const HEADS: [&str; COLUMNS] =
-    ["what", "state", "p50 µs", "raw µs", "ratio", "p99 µs", "raw p99", "ratio p99", "times", "warm-up"];
-/// These columns hold words; the others hold numbers.
-const WORDS: usize = 2;
+/// The heads of the columns of figures, and how wide these are.
+const TIMES: [(&str, usize); 7] =
+    [("p50 µs", 8), ("raw", 7), ("ratio", 6), ("p99 µs", 8), ("raw", 7), ("ratio", 6), ("times", 6)];
+const BANDWIDTHS: [(&str, usize); 4] = [("GB/s", 8), ("raw", 7), ("ratio", 6), ("times", 27)];
+/// What all columns of figures take.
+const FIGURES_WIDTH: usize = 48;
+const INDENT: &str = "  ";
+/// States need no wider lines than that.
+const COLUMNS_MAX: usize = 120;
+const COLUMNS_MIN: usize = 80;
 
-/// The table, with a newline behind each line.
-///
-/// What the heading says of all rows, `setting`, is left out of their states.
-pub fn render(heading: &str, setting: &str, rows: &[Row]) -> String {
-    let mut text = format!("{heading}, {setting}\n");
-    let (times, bandwidths): (Vec<&Row>, Vec<&Row>) =
-        rows.iter().partition(|row| matches!(row.figures, Figures::Time { .. }));
-    if !times.is_empty() {
-        table(&mut text, HEADS.map(str::to_owned), setting, &times);
-    }
-    if !bandwidths.is_empty() {
-        let mut heads = HEADS.map(str::to_owned);
-        (heads[2], heads[3]) = ("GB/s".to_owned(), "raw GB/s".to_owned());
-        heads[5..8].iter_mut().for_each(String::clear);
-        table(&mut text, heads, setting, &bandwidths);
-    }
-    text
+/// A table that grows.
+#[derive(Debug)]
+pub struct Table {
+    /// What the heading says of all rows; it is left out of their states.
+    setting: String,
+    states_width: usize,
+    /// What the last row measured, and of which kind its figures were.
+    last: Option<(String, bool)>,
 }
 
-fn table(text: &mut String, heads: [String; COLUMNS], setting: &str, rows: &[&Row]) {
-    let mut lines = vec![heads];
-    let mut previous = "";
-    for row in rows {
-        let mut cells = cells(row);
-        // What belongs together stands together: its name once.
-        if row.name == previous {
-            cells[0].clear();
-        }
-        previous = &row.name;
-        if let Some(rest) = cells[1].strip_prefix(setting) {
-            cells[1] = rest.trim_start_matches(", ").to_owned();
-        }
-        lines.push(cells);
+impl Table {
+    /// For lines of so many columns, if they are 80 or more.
+    pub fn new(setting: &str, columns: usize) -> Table {
+        let columns = columns.clamp(COLUMNS_MIN, COLUMNS_MAX);
+        let states_width = columns - FIGURES_WIDTH - INDENT.len();
+        Table { setting: setting.to_owned(), states_width, last: None }
     }
-    let width = |column: usize| lines.iter().map(|cells| cells[column].chars().count()).max().unwrap_or(0);
-    let widths: Vec<usize> = (0..HEADS.len()).map(width).collect();
-    text.push('\n');
-    for cells in &lines {
-        let mut line = String::new();
-        for (column, (cell, width)) in cells.iter().zip(&widths).enumerate() {
-            let _ = if column < WORDS {
-                write!(line, "{cell:<width$}  ")
-            } else if *width > 0 {
-                write!(line, "{cell:>width$}  ")
-            } else {
-                Ok(())
-            };
+
+    /// What is to be printed for a row, with a newline behind each line.
+    pub fn lines(&mut self, row: &Row) -> String {
+        let is_time = matches!(row.figures, Figures::Time { .. });
+        let mut text = String::new();
+        if self.last.as_ref().is_none_or(|(_, was_time)| *was_time != is_time) {
+            let heads: &[(&str, usize)] = if is_time { &TIMES } else { &BANDWIDTHS };
+            text.push('\n');
+            self.line(&mut text, "", heads.iter().copied());
         }
-        text.push_str(line.trim_end());
+        if self.last.as_ref().is_none_or(|last| *last != (row.name.clone(), is_time)) {
+            let _ = writeln!(text, "{}", row.name);
+        }
+        self.last = Some((row.name.clone(), is_time));
+        let states = broken(self.state(row), self.states_width - 1);
+        let (last, first) = states.split_last().map_or(("", &[][..]), |(last, first)| (last, first));
+        for state in first {
+            let _ = writeln!(text, "{INDENT}{state}");
+        }
+        let widths = if is_time { &TIMES[..] } else { &BANDWIDTHS };
+        let cells = cells(row);
+        self.line(&mut text, last, cells.iter().map(String::as_str).zip(widths.iter().map(|head| head.1)));
+        text
+    }
+
+    fn state<'a>(&self, row: &'a Row) -> &'a str {
+        row.state.strip_prefix(&self.setting).map_or(&row.state, |rest| rest.trim_start_matches(", "))
+    }
+
+    fn line<'a>(&self, text: &mut String, state: &str, cells: impl Iterator<Item = (&'a str, usize)>) {
+        let _ = write!(text, "{INDENT}{state:<0$}", self.states_width);
+        for (cell, width) in cells {
+            // A figure that is too wide for its column moves the others, and is read all the same.
+            let _ = write!(text, " {cell:>0$}", width - 1);
+        }
         text.push('\n');
     }
 }
 
-fn cells(row: &Row) -> [String; COLUMNS] {
+fn cells(row: &Row) -> Vec<String> {
     let optional = |value: Option<f64>| value.map_or("-".to_owned(), number);
-    let ratio = optional(row.ratio);
-    let ([ours, raw], p99) = match row.figures {
-        Figures::Time { p50_us, p99_us, raw_us, raw_p99_us, ratio_p99 } => {
-            ([number(p50_us), optional(raw_us)], [number(p99_us), optional(raw_p99_us), optional(ratio_p99)])
-        }
+    let (ratio, times) = (optional(row.ratio), row.repetitions.to_string());
+    match row.figures {
+        Figures::Time { p50_us, p99_us, raw_us, raw_p99_us, ratio_p99 } => vec![
+            number(p50_us),
+            optional(raw_us),
+            ratio,
+            number(p99_us),
+            optional(raw_p99_us),
+            optional(ratio_p99),
+            times,
+        ],
         Figures::Bandwidth { gb_per_s, raw_gb_per_s } => {
-            ([number(gb_per_s), optional(raw_gb_per_s)], Default::default())
+            vec![number(gb_per_s), optional(raw_gb_per_s), ratio, times]
         }
-    };
-    let [p99, raw_p99, ratio_p99] = p99;
-    let (times, warm_up) = (row.repetitions.to_string(), row.warm_up.to_string());
-    [row.name.clone(), row.state.clone(), ours, raw, ratio, p99, raw_p99, ratio_p99, times, warm_up]
+    }
 }
 
 /// Three significant digits, as far as a column of them stays readable.
@@ -94,31 +109,71 @@ fn number(value: f64) -> String {
 mod tests {
     use super::*;
 
-    #[test]
-    fn columns_stand_below_their_heads() {
-        let time = |name: &str, p50_us: f64, raw_us| Row {
+    fn time(name: &str, state: &str, p50_us: f64, raw_us: Option<f64>) -> Row {
+        Row {
             name: name.to_owned(),
             fabric: "udp".to_owned(),
-            state: "event, fault, home idle".to_owned(),
-            figures: Figures::Time { p50_us, p99_us: 1234.5, raw_us, raw_p99_us: raw_us, ratio_p99: None },
+            state: state.to_owned(),
+            figures: Figures::Time {
+                p50_us,
+                p99_us: 123_456.0,
+                raw_us,
+                raw_p99_us: raw_us,
+                ratio_p99: raw_us,
+            },
             ratio: None,
             repetitions: 100,
             warm_up: 2,
-        };
+            core_share: None,
+            shares_cores: false,
+        }
+    }
+
+    #[test]
+    fn columns_stand_below_their_heads() {
+        let mut table = Table::new("event, fault", 80);
+        let first = table.lines(&time("fault", "event, fault, home idle", 0.0571, None));
+        let second = table.lines(&time("fault", "event, fault", 17.25, Some(8.0)));
         let figures = Figures::Bandwidth { gb_per_s: 1.5, raw_gb_per_s: Some(6.0) };
-        let stream = Row { figures, ratio: Some(0.25), ..time("stream", 0.0, None) };
-        let rows = [time("fault", 0.0571, None), time("fault", 17.25, Some(8.0)), stream];
-        let text = render("heading", "event, fault", &rows);
+        let stream = Row { figures, ratio: Some(0.25), ..time("stream", "", 0.0, None) };
+        let third = table.lines(&stream);
+        let text = format!("{first}{second}{third}");
         let lines: Vec<&str> = text.lines().collect();
-        assert_eq!(lines.len(), 8, "{text}");
-        assert!(lines[2].starts_with("what") && lines[2].ends_with("warm-up"), "{text}");
+        assert_eq!(lines.len(), 9, "{text}");
         let end = |line: &str, word: &str| {
             line.find(word).map(|at| line[..at].chars().count() + word.chars().count())
         };
-        assert_eq!(end(lines[2], "p50 µs"), end(lines[3], "0.057"), "{text}");
-        assert_eq!(end(lines[2], "raw µs"), end(lines[4], "8.00"), "{text}");
-        assert!(lines[0] == "heading, event, fault" && lines[3].starts_with("fault  home idle  "), "{text}");
-        assert!(lines[4].starts_with("       "), "the same name is not repeated\n{text}");
-        assert!(lines[6].contains("GB/s") && lines[7].contains("0.250"), "{text}");
+        assert!(lines[1].ends_with("times") && lines[2] == "fault", "{text}");
+        assert_eq!(end(lines[1], "p50 µs"), end(lines[3], "0.057"), "{text}");
+        assert_eq!(end(lines[1], "raw"), end(lines[4], "8.00"), "{text}");
+        assert_eq!(end(lines[1], "times"), end(lines[3], "100"), "{text}");
+        assert!(lines[3].starts_with("  home idle  "), "what holds for all is said once\n{text}");
+        assert!(lines[6].contains("GB/s") && lines[7] == "stream", "{text}");
+    }
+
+    #[test]
+    fn lines_fit_and_words_stay_whole() {
+        let states = [
+            "event, fault, 1024 MiB mapped, 1024 pages dirty, 2 threads",
+            "aurc as estimated: hlrc, event, fault, 512 pages, each written 8 times, less twins, diffs and their application",
+            "",
+        ];
+        for columns in [0, 80, 100, 300] {
+            let mut table = Table::new("event, fault", columns);
+            for state in states {
+                let row = time(
+                    "lock, handed over to one who waits, 64 pages dirty (raw: one way)",
+                    state,
+                    1.0,
+                    Some(123.0),
+                );
+                let text = table.lines(&row);
+                assert!(text.lines().all(|line| line.chars().count() <= columns.clamp(80, 120)), "{text}");
+                let words: Vec<&str> = text.split_whitespace().collect();
+                let whole =
+                    |word: &str| words.contains(&word) || "event, fault".contains(word.trim_end_matches(','));
+                assert!(state.split_whitespace().all(whole), "{text}");
+            }
+        }
     }
 }

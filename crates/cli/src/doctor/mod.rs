@@ -6,9 +6,12 @@ mod network;
 mod processors;
 mod tools;
 
-use std::fmt::Write;
+use std::fmt::Write as _;
+use std::io::Write as _;
 
+use crate::columns;
 use crate::failure::STATUS_HIROBA;
+use crate::silence::Meanwhile;
 
 /// How well the machine does at one thing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -65,16 +68,25 @@ impl Finding {
     }
 }
 
+/// What is looked at, by section.
+const EXAMINATIONS: [(&str, fn() -> Vec<Finding>); 5] = [
+    ("Page faults and write tracking", faults::examine),
+    ("Memory and limits", limits::examine),
+    ("Network", network::examine),
+    ("Processors", processors::examine),
+    ("Tools", tools::examine),
+];
+
 /// Looks at everything, tells it, and returns the exit status: not zero when no job can run here.
 pub fn doctor() -> u8 {
-    let sections: [(&str, Vec<Finding>); 5] = [
-        ("Page faults and write tracking", faults::examine()),
-        ("Memory and limits", limits::examine()),
-        ("Network", network::examine()),
-        ("Processors", processors::examine()),
-        ("Tools", tools::examine()),
-    ];
-    print!("{}", render(&headline(), &sections));
+    let meanwhile = Meanwhile::doing("looking at this machine");
+    let sections = EXAMINATIONS.map(|(title, examine)| {
+        meanwhile.now_doing(&format!("looking at this machine: {}", title.to_lowercase()));
+        (title, examine())
+    });
+    drop(meanwhile);
+    let text = columns::fold(&render(&headline(), &sections), columns::of_standard_output());
+    let _ = std::io::stdout().write_all(text.as_bytes());
     let worst = sections.iter().flat_map(|(_, findings)| findings).map(|finding| finding.verdict).max();
     if worst == Some(Verdict::Fatal) { STATUS_HIROBA } else { 0 }
 }
@@ -103,7 +115,7 @@ fn render(headline: &str, sections: &[(&str, Vec<Finding>)]) -> String {
             let gap = " ".repeat(width - what.chars().count());
             let _ = writeln!(text, "  {:5}  {what}{gap}  {found}", verdict.word());
             if let Some((lost, remedy)) = loss {
-                let _ = writeln!(text, "{margin}lost:  {lost}\n{margin}to do: {remedy}");
+                let _ = writeln!(text, "{margin}lost:   {lost}\n{margin}to do:  {remedy}");
             }
         }
     }
@@ -160,8 +172,8 @@ One
 
 Two
   lacks  much longer  is not
-                      lost:  speed
-                      to do: buy more
+                      lost:   speed
+                      to do:  buy more
 
 Jobs run here; 1 of 2 things could be better.
 ";

@@ -6,7 +6,8 @@ use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::process::{Child, Command, Stdio};
 
 use rustix::event::{PollFd, PollFlags, poll};
-use rustix::process::Signal;
+use rustix::io::Errno;
+use rustix::process::{Signal, WaitId, WaitIdOptions};
 
 use super::stopped::Stopped;
 use crate::lines::Lines;
@@ -23,6 +24,8 @@ pub struct Ended {
     pub status: i32,
     /// What it printed on standard output.
     pub output: String,
+    /// What its first thread got of the processor time that it could have used.
+    pub core_share: Option<f64>,
 }
 
 /// Starts commands, once signals are events.
@@ -57,6 +60,7 @@ impl Children {
         if matches!(listened, Err(Stopped::Failed(_))) {
             let _ = child.kill();
         }
+        let core_share = share_at_end(&child);
         let status = child.wait()?;
         if listened.is_err() {
             guardian::kill_descendants();
@@ -64,7 +68,7 @@ impl Children {
         let output = listened?;
         self.check_interruption(None)?;
         let status = status.code().or_else(|| status.signal().map(|signal| 128 + signal)).unwrap_or(1);
-        Ok(Ended { status, output })
+        Ok(Ended { status, output, core_share })
     }
 
     /// An error if a signal has come that ends jobs; it is passed on to the child.
@@ -99,7 +103,7 @@ impl Children {
                 arrivals,
             ];
             let mut fds = sources.map(|source| PollFd::from_borrowed_fd(source, PollFlags::IN));
-            if poll(&mut fds, None) == Err(rustix::io::Errno::INTR) {
+            if poll(&mut fds, None) == Err(Errno::INTR) {
                 continue;
             }
             let [from_stdout, from_stderr, _] = fds.map(|fd| !fd.revents().is_empty());
@@ -118,6 +122,15 @@ impl Children {
         lines.end(&mut tell_line);
         interrupted.map(|()| String::from_utf8_lossy(&output).into_owned())
     }
+}
+
+/// The share of a child that has ended or is about to: the kernel forgets it with the status.
+fn share_at_end(child: &Child) -> Option<f64> {
+    let pid = rustix::process::Pid::from_child(child);
+    let options = WaitIdOptions::EXITED | WaitIdOptions::NOWAIT;
+    let interrupted = || matches!(rustix::process::waitid(WaitId::Pid(pid), options), Err(Errno::INTR));
+    while interrupted() {}
+    hiroba_node::core_share_of(pid.as_raw_nonzero().get())
 }
 
 /// Reads what is there for `with`; a source that has ended is closed.

@@ -5,11 +5,14 @@ use std::path::PathBuf;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
+use hiroba_trace::RunStatistics;
+
 use super::children::{Children, Ended};
 use super::programs::{Program, write_headers};
 use super::report::Measured;
 use super::stopped::Stopped;
 use super::watch::Watch;
+use crate::core_share::{ENOUGH, least_with_cores};
 use crate::failure::Failure;
 use crate::run::remarks;
 
@@ -17,6 +20,10 @@ use crate::run::remarks;
 pub const SECONDS: &str = "seconds";
 /// And of that of processors: of all threads of the node that used most.
 pub const PROCESSOR_SECONDS: &str = "processor seconds";
+
+/// The least share that a run's processes got of the processor time which they could have used. Runs with more nodes than cores,
+/// and kernels that do not count, have none.
+pub const CORE_SHARE: &str = "share of a core";
 
 /// How a program is run.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -134,15 +141,26 @@ impl Results {
         Some(self.middle(job, name)?[name])
     }
 
-    /// How much faster a job is than the sequential program: by the clock where every node has a core of its own, else by the
+    /// The least share of a core in the middle runs of some jobs by the number called `name`.
+    pub fn core_share(&self, jobs: &[&Job], name: &str) -> Option<f64> {
+        let shares = jobs.iter().filter_map(|job| self.middle(job, name)?.get(CORE_SHARE).copied());
+        shares.min_by(f64::total_cmp)
+    }
+
+    /// How much faster a job is than the sequential program: by the clock where every node had a core of its own, else by the
     /// processors' time of the node that used most.
     pub fn speed_up(&self, sequential: &Job, job: &Job, cores: u16) -> Measured {
         let ratio = |name| Some(self.median(sequential, name)? / self.median(job, name)?);
-        if job.nodes() <= cores {
+        if job.nodes() > cores {
+            return ratio(PROCESSOR_SECONDS).map_or(Measured::none(), Measured::cpu);
+        }
+        let share = self.core_share(&[sequential, job], SECONDS);
+        let measured = if share.is_none_or(|share| share >= ENOUGH) {
             ratio(SECONDS).map_or(Measured::none(), Measured::wall)
         } else {
             ratio(PROCESSOR_SECONDS).map_or(Measured::none(), Measured::cpu)
-        }
+        };
+        measured.with_share(share)
     }
 
     #[cfg(test)]
@@ -202,6 +220,13 @@ impl<'a> Workshop<'a> {
         Ok(results)
     }
 
+    /// The least share of a core that a node of the last job got.
+    fn share_of_job(&self) -> Option<f64> {
+        let text = std::fs::read_to_string(self.directory.join(ACCOUNT)).ok()?;
+        let account: RunStatistics = serde_json::from_str(&text).ok()?;
+        least_with_cores(&account.per_node)
+    }
+
     fn run(&self, job: &Job, watch: &mut Watch) -> Result<Fields, Stopped> {
         let mut command = match &job.form {
             Form::Sequential => Command::new(job.program.sequential_executable(&self.directory)),
@@ -209,6 +234,7 @@ impl<'a> Workshop<'a> {
                 let mut command = Command::new(&self.hiroba);
                 remarks::omit_those_of_allocations(&mut command);
                 command.args(["run", "-n", &nodes.to_string(), "--protocol", protocol, "--fabric", fabric]);
+                command.arg(format!("--stats=json:{}", self.directory.join(ACCOUNT).display()));
                 command.args([
                     "--page-size",
                     page_size,
@@ -223,17 +249,28 @@ impl<'a> Workshop<'a> {
         command.args(&job.arguments).current_dir(&self.directory);
         let what = job.describe();
         match self.children.call(command, &mut |line| watch.pass_on(line))? {
-            Ended { status: 0, output } => parse(&output).map_err(|Unverified::NotPassed| {
-                Stopped::Failed(Failure::new(format!(
-                    "expected {what} to print that its checks passed, and it did not; nothing is made of such a run"
-                )))
-            }),
+            Ended { status: 0, output, core_share } => {
+                let mut fields = parse(&output).map_err(|Unverified::NotPassed| {
+                    Stopped::Failed(Failure::new(format!(
+                        "expected {what} to print that its checks passed, and it did not; nothing is made of such a run"
+                    )))
+                })?;
+                let share = match job.form {
+                    Form::Sequential => core_share,
+                    Form::Nodes { .. } => self.share_of_job(),
+                };
+                fields.extend(share.map(|share| (CORE_SHARE.to_owned(), share)));
+                Ok(fields)
+            }
             Ended { status, .. } => Err(Stopped::Failed(Failure::new(format!(
                 "expected {what} to end with status 0, and it ended with {status}; what it says of that stands above"
             )))),
         }
     }
 }
+
+/// Where a job writes its account.
+const ACCOUNT: &str = "account.json";
 
 /// Runs that are still to come, and how long they may take.
 struct Left {
@@ -324,6 +361,25 @@ mod tests {
         results.note(&two, &[(SECONDS, 2.0), (PROCESSOR_SECONDS, 1.0)]);
         assert_eq!(results.speed_up(&sequential, &two, 2), Measured::wall(2.0));
         assert_eq!(results.speed_up(&sequential, &two, 1), Measured::cpu(3.0));
+        // Others had the processors for a while: the clock says nothing of the nodes.
+        let busy = sequential.in_form(Form::Nodes {
+            nodes: 2,
+            protocol: "sc",
+            fabric: "udp",
+            page_size: "8K",
+            prefetch: true,
+        });
+        results.note(&busy, &[(SECONDS, 8.0), (PROCESSOR_SECONDS, 1.5), (CORE_SHARE, 0.5)]);
+        assert_eq!(results.speed_up(&sequential, &busy, 2), Measured::cpu(2.0).with_share(Some(0.5)));
+        let quiet = sequential.in_form(Form::Nodes {
+            nodes: 2,
+            protocol: "lrc",
+            fabric: "udp",
+            page_size: "8K",
+            prefetch: true,
+        });
+        results.note(&quiet, &[(SECONDS, 2.5), (PROCESSOR_SECONDS, 1.5), (CORE_SHARE, 0.95)]);
+        assert_eq!(results.speed_up(&sequential, &quiet, 2), Measured::wall(1.6).with_share(Some(0.95)));
         let never_run = sequential.in_form(Form::Sequential);
         assert_eq!(results.speed_up(&never_run, &Job::sequential(&FFT, ""), 2), Measured::none());
     }

@@ -2,10 +2,10 @@
 //!
 //! The paper's figures are those of its tables 5 and 8 and of the text of its section 4.2. Its diagrams bear no numbers.
 
-use super::jobs::{Fields, Form, Job, PROCESSOR_SECONDS, Results, SECONDS};
+use super::jobs::{CORE_SHARE, Fields, Form, Job, PROCESSOR_SECONDS, Results, SECONDS};
 use super::programs::{FFT, LU, OCEAN, Program, WATER};
 use super::report::{Measured, Paper, Plot, Row, Table};
-use super::sockets::Split;
+use super::sockets::Latencies;
 use super::{Scale, Setting};
 
 /// Where it appeared.
@@ -152,12 +152,7 @@ pub fn counted(scale: Scale) -> Vec<Vec<Job>> {
 }
 
 /// The tables, once everything has been run.
-pub fn tables(
-    results: &Results,
-    counts: &Results,
-    latencies: &[(usize, Split)],
-    setting: Setting,
-) -> Vec<Table> {
+pub fn tables(results: &Results, counts: &Results, latencies: &Latencies, setting: Setting) -> Vec<Table> {
     let mut tables = vec![speed_ups(results, setting)];
     tables.extend(SUBJECTS.iter().map(|subject| breakdown(results, subject, setting)));
     tables.push(latency(latencies));
@@ -203,7 +198,8 @@ fn speed_ups(results: &Results, setting: Setting) -> Table {
 fn breakdown(results: &Results, subject: &Subject, setting: Setting) -> Table {
     let sequential = subject.sequential(setting.scale);
     let seconds = results.median(&sequential, SECONDS).unwrap_or(f64::NAN);
-    let mut rows = vec![Row::at("1 node", "sequential", "computing", None, Measured::wall(MS * seconds))];
+    let alone = Measured::wall(MS * seconds).with_share(results.core_share(&[&sequential], SECONDS));
+    let mut rows = vec![Row::at("1 node", "sequential", "computing", None, alone)];
     for nodes in NODES {
         let shares = nodes > setting.cores;
         let as_run = if shares {
@@ -219,7 +215,9 @@ fn breakdown(results: &Results, subject: &Subject, setting: Setting) -> Table {
             for (field, class) in CLASSES {
                 let value = run.and_then(|run| run.get(field));
                 // Serving may have been charged for what was put right later.
-                let measured = value.map_or(Measured::none(), |value| Measured::wall(MS * value.max(0.0)));
+                let share = run.and_then(|run| run.get(CORE_SHARE)).copied();
+                let by_clock = |value: &f64| Measured::wall(MS * value.max(0.0)).with_share(share);
+                let measured = value.map_or(Measured::none(), by_clock);
                 rows.push(Row::at(&as_run, name, class, None, measured));
             }
         }
@@ -264,16 +262,17 @@ fn processor_seconds(results: &Results, sequential: &Job, job: &Job) -> (f64, f6
     (share, most - share)
 }
 
-fn latency(latencies: &[(usize, Split)]) -> Table {
+fn latency(latencies: &Latencies) -> Table {
     let mut rows = Vec::new();
-    for (bytes, split) in latencies {
+    let measured = |value| Measured::wall(value).with_share(latencies.core_share);
+    for (bytes, split) in &latencies.by_size {
         let line = format!("{bytes} B");
         for (column, value) in
             [("send", split.send_us), ("network", split.network_us), ("receive", split.receive_us)]
         {
-            rows.push(Row::at("", &line, column, None, Measured::wall(value)));
+            rows.push(Row::at("", &line, column, None, measured(value)));
         }
-        rows.push(Row::at("", &line, "single trip", None, Measured::wall(split.single_trip_us)).whole());
+        rows.push(Row::at("", &line, "single trip", None, measured(split.single_trip_us)).whole());
     }
     Table {
         id: "figure 5".to_owned(),
@@ -307,6 +306,12 @@ fn overhead(results: &Results, sequential: &Job, job: &Job, cores: u16) -> f64 {
     results.all(job).iter().map(not_computing).min_by(f64::total_cmp).unwrap_or(f64::NAN)
 }
 
+/// The least share of a core in all runs of some jobs.
+fn least_share(results: &Results, jobs: &[Job]) -> Option<f64> {
+    let runs = jobs.iter().flat_map(|job| results.all(job));
+    runs.filter_map(|run| run.get(CORE_SHARE).copied()).min_by(f64::total_cmp)
+}
+
 /// The part of table 8 that the paper does not have.
 const MAPPED: &str = "against HLRC, over shm";
 
@@ -321,7 +326,12 @@ fn reductions(results: &Results, setting: Setting) -> Table {
                     overhead(results, &sequential, &job, setting.cores)
                 };
                 let percent = reduction(of(other), of("aurc"));
-                if nodes > setting.cores { Measured::cpu(percent) } else { Measured::wall(percent) }
+                if nodes > setting.cores {
+                    return Measured::cpu(percent);
+                }
+                let jobs =
+                    [other, "aurc"].map(|protocol| subject.over(fabric, setting.scale, nodes, protocol));
+                Measured::wall(percent).with_share(least_share(results, &jobs))
             };
             let speed_up = |protocol: &'static str| {
                 let job = subject.on(setting.scale, nodes, protocol);

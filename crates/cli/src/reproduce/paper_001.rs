@@ -144,6 +144,12 @@ pub fn tables(results: &Results, setting: Setting) -> Vec<Table> {
     tables
 }
 
+/// The least share of a core in the runs that a function's time by the clock is of.
+fn share(results: &Results, function: &str, fabrics: &[&'static str], setting: Setting) -> Option<f64> {
+    let jobs: Vec<Job> = fabrics.iter().map(|fabric| functions(setting.scale, fabric)).collect();
+    results.core_share(&jobs.iter().collect::<Vec<_>>(), function)
+}
+
 /// Milliseconds a call: of the clock, or of the processor of the node that used most.
 fn function_time(
     results: &Results,
@@ -166,7 +172,9 @@ fn function_table(results: &Results, setting: Setting) -> Table {
             for (index, (fabric, column)) in FABRICS.into_iter().enumerate() {
                 let time = function_time(results, function, fabric, by_clock, setting.scale);
                 let measured = match time {
-                    Some(time) if by_clock => Measured::wall(time),
+                    Some(time) if by_clock => {
+                        Measured::wall(time).with_share(share(results, function, &[fabric], setting))
+                    }
                     Some(time) => Measured::cpu(time),
                     None => Measured::none(),
                 };
@@ -203,7 +211,9 @@ fn function_ratios(results: &Results, setting: Setting) -> Table {
         let time =
             |fabric| function_time(results, function, fabric, by_clock, setting.scale).unwrap_or(f64::NAN);
         let ratio = time("tcp") / time("udp");
-        let measured = if by_clock { Measured::wall(ratio) } else { Measured::cpu(ratio) };
+        let share = || share(results, function, &FABRICS.map(|(fabric, _)| fabric), setting);
+        let measured =
+            if by_clock { Measured::wall(ratio).with_share(share()) } else { Measured::cpu(ratio) };
         let paper = Paper::Number((tcp / udp * 10.0).round() / 10.0);
         Row::at("", function, "TCP / UDP", Some(paper), measured)
     });
@@ -257,7 +267,12 @@ fn time_ratios(results: &Results, setting: Setting) -> Table {
             results.median(&subject.on(setting.scale, MOST_NODES, fabric), field).unwrap_or(f64::NAN)
         };
         let percent = 100.0 * time("udp") / time("tcp");
-        let measured = if by_clock { Measured::wall(percent) } else { Measured::cpu(percent) };
+        let share = || {
+            let jobs = FABRICS.map(|(fabric, _)| subject.on(setting.scale, MOST_NODES, fabric));
+            results.core_share(&[&jobs[0], &jobs[1]], field)
+        };
+        let measured =
+            if by_clock { Measured::wall(percent).with_share(share()) } else { Measured::cpu(percent) };
         Row::at("", subject.name, "UDP / TCP", subject.time_ratio.map(Paper::Number), measured)
     });
     Table {

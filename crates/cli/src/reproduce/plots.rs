@@ -69,7 +69,7 @@ type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
 type Result<T> = std::result::Result<T, Box<dyn std::error::Error>>;
 
 /// A unit as the title of an axis: in words, with what is counted.
-fn axis_title(unit: &str) -> String {
+pub fn axis_title(unit: &str) -> String {
     match unit {
         "ms" => "time in milliseconds".to_owned(),
         "µs" => "time in microseconds".to_owned(),
@@ -358,6 +358,8 @@ mod tests {
             let drawn = draw(&table(plot)).unwrap();
             assert_eq!(drawn.plots.len(), plots, "{plot:?}");
             for svg in &drawn.plots {
+                assert!(svg.contains("ratio (times)"), "an axis says what it counts: {svg}");
+                assert_eq!(svg.contains("number of nodes"), plot == Plot::Curves, "{svg}");
                 assert!(svg.starts_with("<svg ") && svg.ends_with("</svg>\n"), "{svg}");
                 assert!(svg.contains("UDP") || plot == Plot::Curves, "{svg}");
                 assert!(!svg.contains("NaN") && !svg.contains("inf"), "{svg}");

@@ -2,6 +2,8 @@
 
 use serde::Serialize;
 
+use crate::core_share::ENOUGH;
+
 /// How a figure was obtained.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub enum How {
@@ -24,6 +26,9 @@ pub struct Measured {
     pub value: Option<f64>,
     /// How it was obtained.
     pub how: How,
+    /// The least share that the processes of its runs got of the processor time which they could have used; `None` where it is
+    /// not known, and where more nodes than cores were run on purpose.
+    pub core_share: Option<f64>,
 }
 
 impl Measured {
@@ -39,12 +44,21 @@ impl Measured {
 
     /// Not at all.
     pub fn none() -> Measured {
-        Measured { value: None, how: How::NotMeasurable }
+        Measured { value: None, how: How::NotMeasurable, core_share: None }
+    }
+
+    /// The same, of runs with this share.
+    pub fn with_share(self, core_share: Option<f64>) -> Measured {
+        Measured { core_share, ..self }
     }
 
     /// What is no number was not measured: JSON has none for it.
     fn or_not(value: f64, how: How) -> Measured {
-        if value.is_finite() { Measured { value: Some(value), how } } else { Measured::none() }
+        if value.is_finite() {
+            Measured { value: Some(value), how, core_share: None }
+        } else {
+            Measured::none()
+        }
     }
 }
 
@@ -75,6 +89,9 @@ pub struct Row {
     pub measured: Option<f64>,
     /// How ours was obtained.
     pub how: How,
+    /// The least share of a core that ready threads got in its runs, if each could have had one of its own.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub core_share: Option<f64>,
     /// What stands beside the paper's figure.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub paper_note: Option<String>,
@@ -98,6 +115,7 @@ impl Row {
             paper,
             measured: measured.value,
             how: measured.how,
+            core_share: measured.core_share,
             paper_note: None,
             measured_note: None,
             is_whole: false,
@@ -107,6 +125,11 @@ impl Row {
     /// The same, as the whole that the others of its line are parts of.
     pub fn whole(self) -> Row {
         Row { is_whole: true, ..self }
+    }
+
+    /// Whether it is by the clock of a machine that had other things to do.
+    pub fn is_disturbed(&self) -> bool {
+        self.how == How::Wall && self.core_share.is_some_and(|share| share < ENOUGH)
     }
 
     /// The same with words beside the figures.
@@ -201,9 +224,10 @@ pub fn paper_text(row: &Row) -> String {
     row.paper_note.as_ref().map_or(figure.clone(), |note| format!("{figure} ({note})"))
 }
 
-/// Ours, with a mark on estimates.
+/// Ours, with a mark on estimates, and one on what is by the clock of a busy machine.
 pub fn measured_text(row: &Row) -> String {
     let figure = match (row.measured, row.how) {
+        (Some(value), How::Wall) if row.is_disturbed() => format!("{}!", number(value)),
         (Some(value), How::Wall) => number(value),
         (Some(value), _) => format!("~{}", number(value)),
         (None, _) => "n/m".to_owned(),
@@ -223,6 +247,9 @@ mod tests {
         assert_eq!(text(Measured::none()), "n/m");
         assert_eq!(text(Measured::wall(f64::NAN)), "n/m", "what is no number was not measured");
         assert_eq!(text(Measured::wall(0.0)), "0");
+        assert_eq!(text(Measured::wall(1.5).with_share(Some(0.89))), "1.50!", "the machine was busy");
+        assert_eq!(text(Measured::wall(1.5).with_share(Some(0.9))), "1.50");
+        assert_eq!(text(Measured::cpu(1.5).with_share(Some(0.5))), "~1.50");
     }
 
     #[test]

@@ -6,6 +6,7 @@
 use std::net::{Ipv4Addr, UdpSocket};
 use std::time::Instant;
 
+use hiroba_node::CoreShare;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
@@ -31,8 +32,25 @@ pub struct Split {
     pub single_trip_us: f64,
 }
 
+/// What was measured.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Latencies {
+    /// By size in bytes.
+    pub by_size: Vec<(usize, Split)>,
+    /// What the threads got of the processor time that they could have used, if they had a core each.
+    pub core_share: Option<f64>,
+}
+
 /// Measures all sizes, `times` exchanges of each. With one core both threads sleep while they wait.
-pub fn measure(times: usize) -> std::io::Result<Vec<(usize, Split)>> {
+pub fn measure(times: usize) -> std::io::Result<Latencies> {
+    let share = CoreShare::default();
+    share.begin();
+    let by_size = measure_all(times, &share)?;
+    let core_share = share.share().filter(|_| two_processors().is_some());
+    Ok(Latencies { by_size, core_share })
+}
+
+fn measure_all(times: usize, share: &CoreShare) -> std::io::Result<Vec<(usize, Split)>> {
     let (near, far) = (bound()?, bound()?);
     near.connect(far.local_addr()?)?;
     far.connect(near.local_addr()?)?;
@@ -41,11 +59,16 @@ pub fn measure(times: usize) -> std::io::Result<Vec<(usize, Split)>> {
     std::thread::scope(|scope| {
         let echo = scope.spawn(move || {
             pin(processors.map(|pair| pair[1]));
-            answer(&far, awake, SIZES.len() * (WARM_UP + times))
+            let answered = answer(&far, awake, SIZES.len() * (WARM_UP + times));
+            share.note_end_of_mine();
+            answered
         });
         let ask = scope.spawn(move || {
             pin(processors.map(|pair| pair[0]));
-            SIZES.iter().map(|bytes| Ok((*bytes, exchange(&near, awake, *bytes, times)?))).collect()
+            let of_size = |bytes: &usize| Ok((*bytes, exchange(&near, awake, *bytes, times)?));
+            let asked = SIZES.iter().map(of_size).collect();
+            share.note_end_of_mine();
+            asked
         });
         let asked = ask.join().expect("the asking thread does not panic");
         let echoed = echo.join().expect("the answering thread does not panic");
@@ -130,7 +153,8 @@ mod tests {
 
     #[test]
     fn every_size_has_its_parts() {
-        let measured = measure(20).expect("loopback");
+        let Latencies { by_size: measured, core_share } = measure(20).expect("loopback");
+        assert!(core_share.is_none_or(|share| share > 0.0 && share <= 1.0), "{core_share:?}");
         assert_eq!(measured.iter().map(|(bytes, _)| *bytes).collect::<Vec<_>>(), SIZES);
         for (bytes, split) in measured {
             let sum = split.send_us + split.network_us + split.receive_us;

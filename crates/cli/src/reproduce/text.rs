@@ -1,10 +1,9 @@
 //! The report as aligned text.
 
-use std::fmt::Write;
-
 use comfy_table::{CellAlignment, ContentArrangement, Table as Grid, presets};
 
 use super::report::{Report, Row, Table, distinct, measured_text, paper_text};
+use crate::columns::broken;
 
 /// Columns that a cell of figures may need, its margins included.
 const CELL_WIDTH_MIN: usize = 9;
@@ -18,7 +17,12 @@ pub fn render(report: &Report, columns: usize) -> String {
         paragraph(&mut text, note, columns);
     }
     for table in &report.tables {
-        let _ = write!(text, "\n\n{}: {} ({})\n", capitalised(&table.id), table.title, table.unit);
+        text.push_str("\n\n");
+        paragraph(
+            &mut text,
+            &format!("{}: {} ({})", capitalised(&table.id), table.title, table.unit),
+            columns,
+        );
         if table.rows.iter().any(|row| row.paper.is_some()) {
             text.push_str("ours, and the paper's in brackets\n");
         }
@@ -83,19 +87,7 @@ fn grid(table: &Table, block: &str, rows: &[&Row], columns: usize) -> String {
 }
 
 fn paragraph(text: &mut String, words: &str, columns: usize) {
-    let mut width = 0;
-    for word in words.split_whitespace() {
-        let length = word.chars().count();
-        if width > 0 && width + 1 + length > columns {
-            text.push('\n');
-            width = 0;
-        } else if width > 0 {
-            text.push(' ');
-            width += 1;
-        }
-        text.push_str(word);
-        width += length;
-    }
+    text.push_str(&broken(words, columns).join("\n"));
     text.push('\n');
 }
 

@@ -2,21 +2,25 @@
 
 use std::collections::HashSet;
 use std::io::{IsTerminal, Write};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
 use crate::failure::say;
 use crate::quantities::duration;
 
-/// Where standard error is no terminal, a line is written whenever so many parts of the whole are done.
+/// Where standard error is no terminal, a line is written whenever so many parts of the whole are done, and before a run after so
+/// long a silence.
 const LINES: usize = 10;
+const PAUSE: Duration = Duration::from_secs(10);
 
 /// Who tells it.
 pub struct Watch {
     bar: Option<ProgressBar>,
     /// Lines written so far.
     lines: usize,
+    /// When the last of them was written.
+    spoken: Instant,
     /// Remarks of runs that have been passed on.
     remarks: HashSet<String>,
 }
@@ -31,14 +35,17 @@ impl Watch {
             bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));
             bar
         });
-        Watch { bar, lines: 0, remarks: HashSet::new() }
+        Watch { bar, lines: 0, spoken: Instant::now(), remarks: HashSet::new() }
     }
 
     /// Says what is being done where nobody knows how long it takes.
     pub fn say(&mut self, what: &str) {
-        if let Some(bar) = &self.bar {
-            bar.set_message(what.to_owned());
-            bar.tick();
+        match &self.bar {
+            Some(bar) => {
+                bar.set_message(what.to_owned());
+                bar.tick();
+            }
+            None => say(what),
         }
     }
 
@@ -66,8 +73,9 @@ impl Watch {
                 bar.set_message(format!("{what}{left}"));
                 bar.tick();
             }
-            None if done * LINES >= self.lines * all => {
+            None if done * LINES >= self.lines * all || self.spoken.elapsed() >= PAUSE => {
                 self.lines = done * LINES / all.max(1) + 1;
+                self.spoken = Instant::now();
                 say(&format!("run {} of {all}: {what}{left}", done + 1));
             }
             None => {}

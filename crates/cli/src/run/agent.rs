@@ -342,6 +342,7 @@ impl Agent {
             low_latency: self.wakefulness.is_some(),
             limit,
             inherited: &self.front.inherited,
+            started: &|_| (),
         };
         let mut spawned = spawn::spawn(&launch, endpoints, traces)?;
         self.first = first;

@@ -79,6 +79,8 @@ pub struct Launch<'a> {
     pub limit: NodeLimit,
     /// How this process found its signals.
     pub inherited: &'a Inherited,
+    /// Is told how many nodes have been started so far.
+    pub started: &'a dyn Fn(usize),
 }
 
 /// Nodes that wait at the gate.
@@ -187,6 +189,7 @@ fn fork_all(common: &Common) -> Result<Vec<Spawned>, Failure> {
             pid => {
                 let pid = Pid::from_raw(pid).expect("fork returns a positive pid");
                 nodes.push(Spawned { pid, door, output });
+                (launch.started)(nodes.len());
             }
         }
     }

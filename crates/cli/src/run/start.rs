@@ -1,5 +1,6 @@
 //! Brings a job to its gates: on this machine alone, or on the hosts of a file.
 
+use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
@@ -31,6 +32,7 @@ use super::supervise::{Elsewhere, Stop, Supervisor, Watched};
 use super::trace_directory::TraceDirectory;
 use crate::arguments::RunOptions;
 use crate::failure::{Failure, say};
+use crate::silence::Silence;
 
 /// How long a host may take to greet: longer than ssh tries to connect.
 const GREETING_LIMIT: Duration = Duration::from_secs(20);
@@ -85,6 +87,14 @@ pub fn start(plan: &Plan, trace: Option<&TraceDirectory>, front: Front) -> Resul
     remote.prepare(options, &job)?;
     (job.node, job.fault_source) = (NodeId(share.first_here as u16), ground.fault_source);
     let wakefulness = Wakefulness::ask_for(options.low_latency);
+    let silence = Cell::new(Silence::begin());
+    let started = |nodes: usize| {
+        let mut now = silence.get();
+        if now.is_too_long() {
+            say(&format!("starting: {nodes} of {} nodes have a process", share.nodes_here));
+        }
+        silence.set(now);
+    };
     let launch = Launch {
         job: &job,
         nodes: share.nodes_here,
@@ -98,9 +108,10 @@ pub fn start(plan: &Plan, trace: Option<&TraceDirectory>, front: Front) -> Resul
         low_latency: wakefulness.is_some(),
         limit: ground.limit,
         inherited: &front.inherited,
+        started: &started,
     };
     let spawned = spawn::spawn(&launch, endpoints, traces.unwrap_or_default())?;
-    remote.await_all(PREPARING_LIMIT, |host| host.answers.pids.is_some())?;
+    remote.await_all("have started their nodes", PREPARING_LIMIT, |host| host.answers.pids.is_some())?;
     let hosts = remote.hosts;
     let mut traces = BTreeMap::new();
     if let Some(trace) = trace {
@@ -250,7 +261,7 @@ impl Remote<'_> {
         for host in plan.hosts.iter().filter(|host| !host.is_here) {
             self.hosts.push(RemoteHost::reach(&launcher, host, &self.front.inherited)?);
         }
-        self.await_all(GREETING_LIMIT, |host| host.answers.greeting.is_some())?;
+        self.await_all("have answered", GREETING_LIMIT, |host| host.answers.greeting.is_some())?;
         options.nodes = self.share(plan)?.iter().sum();
         Ok(options)
     }
@@ -276,7 +287,7 @@ impl Remote<'_> {
                 nodes: share.nodes[place],
             });
         }
-        self.await_all(PREPARING_LIMIT, |host| host.answers.addresses.is_some())
+        self.await_all("have made their endpoints", PREPARING_LIMIT, |host| host.answers.addresses.is_some())
     }
 
     /// Where the sockets of all nodes are bound, by node.
@@ -318,15 +329,26 @@ impl Remote<'_> {
         Ok(())
     }
 
-    /// Waits until all hosts have answered.
-    fn await_all(&mut self, limit: Duration, answered: impl Fn(&RemoteHost) -> bool) -> Result<(), Stop> {
+    /// Waits until all hosts have answered; that is, `have` done something.
+    fn await_all(
+        &mut self,
+        have: &str,
+        limit: Duration,
+        answered: impl Fn(&RemoteHost) -> bool,
+    ) -> Result<(), Stop> {
         let give_up = Instant::now() + limit;
+        let mut silence = Silence::begin();
         while let Some(late) = self.hosts.iter().position(|host| !answered(host)) {
             let left = give_up.saturating_duration_since(Instant::now());
             if left.is_zero() {
                 return Err(self.hosts[late].too_slow(limit).into());
             }
-            self.sleep(left);
+            self.sleep(left.min(silence.due().saturating_duration_since(Instant::now())));
+            if silence.is_too_long() {
+                let ready = self.hosts.iter().filter(|host| answered(host)).count();
+                let (all, name) = (self.hosts.len(), &self.hosts[late].name);
+                say(&format!("starting: {ready} of {all} other hosts {have}; waiting for {name}"));
+            }
             self.look_for_front()?;
             for host in &mut self.hosts {
                 host.read_errors();

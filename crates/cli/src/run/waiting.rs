@@ -15,6 +15,7 @@ use std::collections::BTreeMap;
 
 use hiroba_wire::control::{ThreadWait, WaitReport};
 
+use crate::quantities::counted;
 use crate::symbols::Symboliser;
 
 /// More lines than this say who waits by groups of threads that wait in the same place.
@@ -137,7 +138,8 @@ impl WaitWatch {
             })
             .collect();
         if hidden > 0 {
-            lines.push(format!("and threads in {hidden} places more"));
+            let places = counted(&hidden.to_string(), "place", "places");
+            lines.push(format!("and threads in {places} more"));
         }
         lines
     }
@@ -318,5 +320,9 @@ mod tests {
             (lines.len(), lines[LINES_MAX].as_str()),
             (LINES_MAX + 1, "and threads in 84 places more")
         );
+        let mut watch = WaitWatch::new(1);
+        let threads = (0..LINES_MAX as u32 + 1).map(|thread| lock_wait(thread, thread)).collect();
+        watch.report(0, WaitReport { threads, ..report(1, 0, 0) });
+        assert_eq!(watch.describe(&Symboliser::default())[LINES_MAX], "and threads in 1 place more");
     }
 }

@@ -9,8 +9,10 @@ use std::path::{Path, PathBuf};
 use hiroba_base::NodeId;
 use hiroba_trace::{Ending, Record, Trace, TraceError};
 
+use crate::columns;
 use crate::failure::{Failure, STATUS_HIROBA, say};
 use crate::output_file::{OutputFile, Purpose};
+use crate::silence::Meanwhile;
 
 /// What to do with a trace.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -33,11 +35,16 @@ pub enum TraceCommand {
 pub fn look(command: &TraceCommand) -> Result<u8, Failure> {
     match command {
         TraceCommand::Summary { directory } => {
-            let text = summary::of(&open(directory)?)?;
+            let meanwhile = Meanwhile::doing("reading the trace");
+            let text = summary::of(&open(directory)?, columns::of_standard_output())?;
+            drop(meanwhile);
             // A reader that closed the stream early is no error.
             let _ = std::io::stdout().write_all(text.as_bytes());
         }
-        TraceCommand::Export { directory, output } => export(&open(directory)?, output)?,
+        TraceCommand::Export { directory, output } => {
+            let _meanwhile = Meanwhile::doing("writing the trace for viewers");
+            export(&open(directory)?, output)?;
+        }
     }
     Ok(0)
 }

@@ -12,6 +12,9 @@ use crate::quantities::counted;
 
 /// More nodes than this are shown as one column.
 const COLUMNS_MAX: u16 = 8;
+/// Widths of the names of rows, and of a number.
+const NAME_WIDTH: usize = 24;
+const CELL_WIDTH: usize = 14;
 
 /// What a node's trace holds.
 #[derive(Default)]
@@ -24,8 +27,8 @@ struct Counts {
     cut_off: bool,
 }
 
-/// The table.
-pub fn of(trace: &Trace) -> Result<String, Failure> {
+/// The table, in so many columns: below each other if one is not wide enough for all nodes.
+pub fn of(trace: &Trace, columns: usize) -> Result<String, Failure> {
     let job = trace.job();
     let mut nodes = Vec::new();
     for node in NodeId::all(job.nodes) {
@@ -52,29 +55,38 @@ pub fn of(trace: &Trace) -> Result<String, Failure> {
         printable(&job.fabric)
     );
     let total = Counts::sum(&nodes);
-    let shown: Vec<&Counts> = if job.nodes > COLUMNS_MAX { Vec::new() } else { nodes.iter().collect() };
-    let mut row = |name: &str, value: &dyn Fn(&Counts) -> String| {
-        let _ = write!(text, "{name:<24}");
-        for counts in shown.iter().copied().chain([&total]) {
-            let _ = write!(text, "{:>14}", value(counts));
+    let mut shown: Vec<(String, &Counts)> = Vec::new();
+    if job.nodes <= COLUMNS_MAX {
+        shown.extend(nodes.iter().enumerate().map(|(node, counts)| (format!("node {node}"), counts)));
+    }
+    shown.push(("total".to_owned(), &total));
+    let fitting = (columns.saturating_sub(NAME_WIDTH) / CELL_WIDTH).max(1);
+    for (number, part) in shown.chunks(fitting).enumerate() {
+        if number > 0 {
+            text.push('\n');
+        }
+        table(&mut text, part, &total);
+    }
+    Ok(text)
+}
+
+/// Columns of the same rows: all that are in the `total`.
+fn table(text: &mut String, columns: &[(String, &Counts)], total: &Counts) {
+    let mut row = |name: &str, value: &dyn Fn(&(String, &Counts)) -> String| {
+        let _ = write!(text, "{name:<NAME_WIDTH$}");
+        for column in columns {
+            let _ = write!(text, "{:>CELL_WIDTH$}", value(column));
         }
         text.push('\n');
     };
-    let mut names = (0..shown.len()).map(|node| format!("node {node}")).chain(["total".to_owned()]);
-    let names: Vec<String> = names.by_ref().collect();
-    let next = std::cell::Cell::new(0);
-    row("", &|_| {
-        next.set(next.get() + 1);
-        names[next.get() - 1].clone()
-    });
-    row("seconds", &|counts| format!("{:.3}", counts.duration_ns as f64 / 1e9));
-    row("records", &|counts| counts.records.to_string());
+    row("", &|(name, _)| name.clone());
+    row("seconds", &|(_, counts)| format!("{:.3}", counts.duration_ns as f64 / 1e9));
+    row("records", &|(_, counts)| counts.records.to_string());
     for name in total.events.keys().copied() {
-        row(name, &|counts| counts.events.get(name).copied().unwrap_or(0).to_string());
+        row(name, &|(_, counts)| counts.events.get(name).copied().unwrap_or(0).to_string());
     }
-    row("bytes of messages sent", &|counts| counts.message_bytes.to_string());
-    row("complete", &|counts| if counts.cut_off { "no" } else { "yes" }.to_owned());
-    Ok(text)
+    row("bytes of messages sent", &|(_, counts)| counts.message_bytes.to_string());
+    row("complete", &|(_, counts)| if counts.cut_off { "no" } else { "yes" }.to_owned());
 }
 
 impl Counts {

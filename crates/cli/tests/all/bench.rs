@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use crate::support::{call, eventually, finish, hiroba, mark, processes_marked, start};
+use crate::support::{call, eventually, finish, hiroba, mark, processes_marked, shell, start};
 
 fn rows(arguments: &[&str]) -> Vec<Value> {
     let directory = tempfile::tempdir().unwrap();
@@ -10,7 +10,10 @@ fn rows(arguments: &[&str]) -> Vec<Value> {
     let mut line = vec!["bench", "--quick", "--json", json.to_str().unwrap()];
     line.extend(arguments);
     let called = call(&line);
-    assert_eq!((called.status, called.stderr.as_str()), (0, ""), "{called:?}");
+    assert_eq!(called.status, 0, "{called:?}");
+    assert!(called.stderr.lines().all(|line| line.starts_with("hiroba: measuring: ")), "{called:?}");
+    let wide = called.stdout.lines().find(|line| line.chars().count() > 80);
+    assert_eq!(wide, None, "{called:?}");
     assert!(called.stdout.starts_with("hiroba bench: "), "{called:?}");
     let rows: Value = serde_json::from_str(&std::fs::read_to_string(&json).unwrap()).unwrap();
     for row in rows.as_array().unwrap() {
@@ -52,6 +55,22 @@ fn other_fabrics_have_rows_of_their_own() {
             assert!(number("raw_p99_us") >= number("raw_us") && number("ratio_p99").is_some(), "{row}");
         }
     }
+}
+
+#[test]
+fn rows_come_as_they_are_measured() {
+    let called = finish(start(&mut shell("$H bench --quick barrier atomic 2>&1")));
+    assert_eq!(called.status, 0, "{called:?}");
+    let order = [
+        "hiroba bench: 2 nodes on ",
+        "hiroba: measuring: barrier\n",
+        "p50",
+        "  2 nodes, nothing written ",
+        "hiroba: measuring: atomic\n",
+        "  at another node ",
+    ];
+    let found: Vec<_> = order.iter().map(|part| called.stdout.find(part)).collect();
+    assert!(found.iter().all(Option::is_some) && found.is_sorted(), "{found:?}\n{}", called.stdout);
 }
 
 #[test]

@@ -1,13 +1,19 @@
 //! `hiroba demo`: what a newcomer sees first, and that it leaves nothing behind.
 
-use crate::support::{eventually, finish, hiroba, mark, processes_marked, send, start};
+use std::io::{BufRead, BufReader};
+
+use rustix::fs::{CWD, Mode, mkfifoat};
+
+use crate::support::{eventually, finish, hiroba, mark, processes_marked, script, send, start};
 
 #[test]
 fn one_node_and_several_are_compared() {
     let directory = tempfile::tempdir().unwrap();
     let called =
         finish(start(hiroba(&["demo", "-n", "3"]).env("TMPDIR", directory.path()).env("LC_ALL", "C")));
-    assert_eq!((called.status, called.stderr.as_str()), (0, ""), "{called:?}");
+    assert_eq!(called.status, 0, "{called:?}");
+    let says_what_it_does = |line: &str| line.starts_with("hiroba: com") && line.ends_with(" so far");
+    assert!(called.stderr.lines().all(says_what_it_does), "{called:?}");
     for part in [
         "$ hiroba cc -O3",
         "$ hiroba run -n 1 ./nbody",
@@ -34,6 +40,24 @@ fn an_interrupted_demo_cleans_up() {
     assert_ne!(called.status, 0, "{called:?}");
     assert_eq!(processes_marked(&mark), 0);
     assert_eq!(directory.path().read_dir().unwrap().count(), 0);
+}
+
+#[test]
+fn a_long_silence_is_broken_by_what_it_does() {
+    let directory = tempfile::tempdir().unwrap();
+    let gate = directory.path().join("gate");
+    mkfifoat(CWD, &gate, Mode::RUSR | Mode::WUSR).unwrap();
+    // The compiler waits until somebody has read what the demo says meanwhile.
+    let compiler = script(directory.path(), "compiler", &format!("read word <'{}'; exit 7", gate.display()));
+    let temporary = tempfile::tempdir().unwrap();
+    let mut command = hiroba(&["demo"]);
+    command.env("TMPDIR", temporary.path()).env("HIROBA_CC", compiler);
+    let mut child = start(&mut command);
+    let mut word = String::new();
+    BufReader::new(child.stderr.as_mut().unwrap()).read_line(&mut word).unwrap();
+    assert!(word.starts_with("hiroba: compiling, for "), "{word:?}");
+    std::fs::write(&gate, "go on\n").unwrap();
+    assert_eq!(finish(child).status, 7);
 }
 
 #[test]

@@ -5,6 +5,7 @@ mod account;
 mod apps;
 mod bench;
 mod build_tools;
+mod busy;
 mod check;
 mod cleanup;
 mod compiler;

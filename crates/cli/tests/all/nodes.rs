@@ -49,7 +49,15 @@ fn tell(channel: BorrowedFd, message: &ToLauncher) {
 fn account(node: NodeId) -> String {
     let time_s = TimeBreakdown { compute: 0.75, barrier: 0.25, ..TimeBreakdown::default() };
     let counters = Counters { barriers: 3, bytes_sent: 1 << 20, ..Counters::default() };
-    serde_json::to_string(&NodeStatistics { node, wall_s: 1.0, time_s, counters }).unwrap()
+    serde_json::to_string(&NodeStatistics {
+        node,
+        wall_s: 1.0,
+        core_share: None,
+        shares_cores: false,
+        time_s,
+        counters,
+    })
+    .unwrap()
 }
 
 fn join(version: &str, build: &str) -> ToLauncher {

@@ -1,6 +1,6 @@
 //! `--progress` as a user at a terminal sees it, and as a script does.
 
-use std::io::{Read, Write};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::path::PathBuf;
 use std::process::Stdio;
 use std::time::{Duration, Instant};
@@ -31,10 +31,10 @@ int main(int argc, char **argv)
 }
 "#;
 
-fn compiled() -> (tempfile::TempDir, PathBuf) {
+fn compiled(text: &str) -> (tempfile::TempDir, PathBuf) {
     let directory = tempfile::tempdir().expect("a temporary directory");
     let (source, program) = (directory.path().join("program.c"), directory.path().join("program"));
-    std::fs::write(&source, PROGRAM).expect("it is ours");
+    std::fs::write(&source, text).expect("it is ours");
     let mut command = hiroba(&["cc", "-std=c11", "-Wall", "-Wextra", "-Werror", "-o"]);
     let called = finish(start(command.arg(&program).arg(&source)));
     assert_eq!(called.status, 0, "{called:?}");
@@ -43,7 +43,7 @@ fn compiled() -> (tempfile::TempDir, PathBuf) {
 
 #[test]
 fn a_terminal_shows_a_line_that_is_gone_at_the_end() {
-    let (_directory, program) = compiled();
+    let (_directory, program) = compiled(PROGRAM);
     let (mut user, terminal) = terminal();
     let mut command = hiroba(&["run", "-n", "2", "--progress", "--"]);
     command.arg(&program).env("TERM", "xterm").stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(terminal);
@@ -85,10 +85,41 @@ fn a_terminal_shows_a_line_that_is_gone_at_the_end() {
 
 #[test]
 fn where_there_is_no_terminal_there_is_no_line() {
-    let (_directory, program) = compiled();
+    let (_directory, program) = compiled(PROGRAM);
     let script = format!("sleep 2 | $H run -n 2 --progress -- {}", program.display());
     let called = finish(start(&mut shell(&script)));
     assert_eq!((called.status, called.stdout.as_str(), called.stderr.as_str()), (0, "done\n", ""));
+}
+
+/// Node 0 reads a byte before it joins; the others' standard input has ended.
+const LATE_PROGRAM: &str = r#"
+#include <hiroba.h>
+#include <stdio.h>
+int main(int argc, char **argv)
+{
+    (void)getchar();
+    if (hiroba_init(&argc, &argv) != 0)
+        return 1;
+    hiroba_finalize();
+    return 0;
+}
+"#;
+
+#[test]
+fn how_many_nodes_have_joined_is_said_where_that_takes_long() {
+    let (_directory, program) = compiled(LATE_PROGRAM);
+    let mut command = hiroba(&["run", "-n", "9", "--"]);
+    command.arg(&program).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = command.spawn().expect("the command starts");
+    let mut words = BufReader::new(child.stderr.take().expect("piped")).lines();
+    let mut next = || words.next().map(|line| line.expect("text"));
+    // Only then node 0 may join.
+    let told = std::iter::from_fn(&mut next).find(|line| line.contains("8 of 9 nodes have joined"));
+    assert_eq!(told.as_deref(), Some("hiroba: starting: 8 of 9 nodes have joined"));
+    child.stdin.take().expect("piped").write_all(b"\n").expect("node 0 reads it");
+    let left: Vec<String> = std::iter::from_fn(next).collect();
+    assert!(left.iter().all(|line| line.starts_with("hiroba: starting: ")), "{left:?}");
+    assert!(child.wait().expect("it is ours").success());
 }
 
 #[test]

@@ -16,6 +16,11 @@ fn reproduce(directory: &Path, arguments: &[&str]) -> Command {
     command
 }
 
+/// A text without its line breaks.
+fn in_one_line(text: &str) -> String {
+    text.split_whitespace().collect::<Vec<_>>().join(" ")
+}
+
 fn is_empty(directory: &Path) -> bool {
     directory.read_dir().expect("a directory").next().is_none()
 }
@@ -29,6 +34,11 @@ fn tables(paper: &str) -> Vec<Value> {
     assert_eq!(called.status, 0, "{called:?}");
     assert!(is_empty(temporary.path()));
     assert!(called.stderr.contains("hiroba: run 1 of "), "it tells how far it is: {}", called.stderr);
+    let first =
+        if paper == "000" { "hiroba: datagrams to and fro\n" } else { "hiroba: compiling functions\n" };
+    assert!(called.stderr.starts_with(first), "and what it does, at once: {}", called.stderr);
+    let wide = called.stdout.lines().find(|line| line.chars().count() > 80);
+    assert_eq!(wide, None, "{}", called.stdout);
     let report: Value = serde_json::from_str(&std::fs::read_to_string(json).unwrap()).unwrap();
     assert_eq!(report["paper"], paper);
     let tables = report["tables"].as_array().expect("tables").clone();
@@ -39,7 +49,7 @@ fn tables(paper: &str) -> Vec<Value> {
         let title = table["title"].as_str().expect("a title");
         assert!(called.stdout.to_lowercase().contains(&format!("\n{id}: ")), "{id}\n{}", called.stdout);
         assert!(page.to_lowercase().contains(&format!("<h2>{id}: ")), "{id}");
-        assert!(called.stdout.contains(title) && page.contains(title), "{title}");
+        assert!(in_one_line(&called.stdout).contains(title) && page.contains(title), "{title}");
         check_rows(id, table["rows"].as_array().expect("rows"));
     }
     assert!(page.matches("<svg ").count() >= 4, "it has plots");
@@ -54,6 +64,8 @@ fn check_rows(id: &str, rows: &[Value]) {
     for row in rows {
         let how = row["how"].as_str().unwrap_or_default();
         assert!(["wall", "cpu", "predicted", "not measurable"].contains(&how), "{id}: {row}");
+        let share = row["core_share"].as_f64();
+        assert!(share.is_none_or(|share| share > 0.0 && share <= 1.0), "{id}: {row}");
         assert_eq!(row["measured"].is_null(), how == "not measurable", "{id}: {row}");
         assert!(row["measured"].is_null() || row["measured"].is_number(), "{id}: {row}");
         assert!(row["label"].as_str().is_some_and(|label| !label.is_empty()), "{id}: {row}");

@@ -28,6 +28,7 @@ use super::spawn::Job;
 use super::status::{End, job_status, name_nodes};
 use super::waiting::WaitWatch;
 use crate::failure::{Failure, say, say_with_details, system_words};
+use crate::silence::Silence;
 use crate::symbols::Symboliser;
 
 /// From the end of the job to the death of nodes that have not ended themselves.
@@ -212,6 +213,8 @@ pub struct Supervisor {
     explained: BTreeSet<usize>,
     looks: Looks,
     progress: Option<Progress>,
+    /// Of the launcher, while nodes join.
+    starting: Silence,
     pings: u64,
     remarks: usize,
     joined: usize,
@@ -254,6 +257,7 @@ impl Supervisor {
             out_of_memory: None,
             explained: BTreeSet::new(),
             looks: Looks::new(watched.dead_after),
+            starting: Silence::begin(),
             progress: watched.progress.then(|| Progress::on_terminal(total)).flatten(),
             pings: 0,
             remarks: 0,
@@ -347,6 +351,7 @@ impl Supervisor {
         self.handle_all(happenings);
         self.look_after_hosts();
         self.show_progress();
+        self.tell_of_start();
         self.do_what_is_due();
         Ok(())
     }
@@ -360,6 +365,7 @@ impl Supervisor {
                 self.local.next_look(),
                 self.next_look_after_hosts(),
                 self.progress.as_ref().map(Progress::next),
+                self.next_word_of_start(),
                 self.labeller.due(),
                 self.output_until,
             ])

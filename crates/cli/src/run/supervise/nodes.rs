@@ -25,6 +25,8 @@ const EARLY_FAILURE_GRACE: Duration = Duration::from_secs(1);
 const WRAPPER_GRACE: Duration = Duration::from_millis(500);
 /// Lines of evidence about a silent node that are shown; an agent sends no more.
 const EVIDENCE_LINES_MAX: usize = 20;
+/// Fewer nodes join within a moment: where they do not, they wait for the program.
+const NODES_THAT_TAKE_LONG: usize = 9;
 /// Remarks of nodes that are passed on; more are dropped.
 const REMARKS_MAX: usize = 100;
 
@@ -303,6 +305,22 @@ impl Supervisor {
         if self.joined == self.nodes.len() && self.alive > 0 {
             self.tell_all(&ToNode::Sample);
         }
+    }
+
+    /// Says how far the start has come, where it takes long because nodes are many.
+    pub(super) fn tell_of_start(&mut self) {
+        let (all, joined) = (self.nodes.len(), self.joined);
+        let is_starting = joined > 0 && joined < all && self.alive == all && self.ending.is_none();
+        let is_shown = self.progress.is_some() || all < NODES_THAT_TAKE_LONG;
+        if self.starting.is_too_long() && is_starting && !is_shown {
+            say(&format!("starting: {joined} of {all} nodes have joined"));
+        }
+    }
+
+    /// When that may be due.
+    pub(super) fn next_word_of_start(&self) -> Option<Instant> {
+        let starts = self.joined < self.nodes.len() && self.nodes.len() >= NODES_THAT_TAKE_LONG;
+        starts.then(|| self.starting.due())
     }
 
     fn tell_all(&mut self, message: &ToNode) {

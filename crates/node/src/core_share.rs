@@ -1,0 +1,185 @@
+//! How much a node's threads got of the processor time that they could have used.
+//!
+//! The kernel counts for every thread how long it ran, and how long it could have run but waited for a processor
+//! (`/proc/PID/task/TID/schedstat`, Documentation/scheduler/sched-stats.rst). A thread that sleeps does neither, and one that
+//! waits awake runs, so a share below one means that others had the processor: another program, or other threads of the job.
+//!
+//! The counts of a thread are gone when it has ended. So a thread that the runtime knows is counted as it ends; one that
+//! never called the runtime and ended before the account was made is left out.
+
+use std::collections::BTreeMap;
+use std::sync::{Mutex, PoisonError};
+
+use crate::threads::THREADS_MAX;
+
+/// What the kernel counts of a thread, in nanoseconds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Times {
+    ran: u64,
+    /// It could have run, and waited for a processor.
+    waited: u64,
+}
+
+/// The times of all threads since the account began.
+#[derive(Debug, Default)]
+struct Counted {
+    sum: Times,
+    /// What of each thread is in the sum already, or was there before the account began.
+    of_each: BTreeMap<u32, Times>,
+}
+
+/// The running account of this process's share.
+#[derive(Debug, Default)]
+pub struct CoreShare {
+    counted: Mutex<Counted>,
+}
+
+impl CoreShare {
+    /// The account begins now.
+    pub fn begin(&self) {
+        let mut counted = self.counted.lock().unwrap_or_else(PoisonError::into_inner);
+        counted.look(threads());
+        counted.sum = Times::default();
+    }
+
+    /// The calling thread ends.
+    pub fn note_end_of_mine(&self) {
+        let tid = rustix::thread::gettid().as_raw_nonzero().get() as u32;
+        let Some(times) = read(&format!("self/task/{tid}")) else { return };
+        let mut counted = self.counted.lock().unwrap_or_else(PoisonError::into_inner);
+        counted.take(tid, times);
+        // Threads that have ended are forgotten only by a look at all.
+        if counted.of_each.len() > THREADS_MAX {
+            counted.look(threads());
+        }
+    }
+
+    /// Time running over time running or waiting for a processor; `None` where the kernel does not count it.
+    pub fn share(&self) -> Option<f64> {
+        let mut counted = self.counted.lock().unwrap_or_else(PoisonError::into_inner);
+        counted.look(threads());
+        counted.share()
+    }
+}
+
+impl Counted {
+    /// Takes in what the threads have had since they were looked at last, and forgets those that are gone.
+    fn look(&mut self, threads: Vec<(u32, Times)>) {
+        for (tid, times) in &threads {
+            self.take(*tid, *times);
+        }
+        self.of_each = threads.into_iter().collect();
+    }
+
+    fn take(&mut self, tid: u32, times: Times) {
+        let before = self.of_each.insert(tid, times).unwrap_or_default();
+        // A thread that has had less than one of this number before is another.
+        let before = if times.ran < before.ran { Times::default() } else { before };
+        self.sum.ran += times.ran - before.ran;
+        self.sum.waited += times.waited.saturating_sub(before.waited);
+    }
+
+    fn share(&self) -> Option<f64> {
+        self.sum.share()
+    }
+}
+
+impl Times {
+    fn share(self) -> Option<f64> {
+        // A kernel that does not count says nothing, or zero.
+        (self.ran > 0).then(|| self.ran as f64 / (self.ran as f64 + self.waited as f64))
+    }
+}
+
+/// The same of another process's first thread, from its start to now. It may have ended, as long as nobody has waited for it.
+pub fn core_share_of(pid: i32) -> Option<f64> {
+    read(&pid.to_string())?.share()
+}
+
+/// The times of all threads of this process.
+fn threads() -> Vec<(u32, Times)> {
+    let entries = std::fs::read_dir("/proc/self/task").into_iter().flatten().flatten();
+    let tids = entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
+    tids.filter_map(|tid| Some((tid, read(&format!("self/task/{tid}"))?))).collect()
+}
+
+/// Of the thread or process that `/proc` has under this name.
+fn read(name: &str) -> Option<Times> {
+    parse(&std::fs::read_to_string(format!("/proc/{name}/schedstat")).ok()?)
+}
+
+fn parse(schedstat: &str) -> Option<Times> {
+    let mut fields = schedstat.split_whitespace().map(str::parse);
+    Some(Times { ran: fields.next()?.ok()?, waited: fields.next()?.ok()? })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn times(ran: u64, waited: u64) -> Times {
+        Times { ran, waited }
+    }
+
+    #[test]
+    fn the_share_is_of_the_time_that_threads_could_have_used() {
+        let mut counted = Counted::default();
+        counted.look(vec![(7, times(300, 100)), (8, times(300, 100))]);
+        assert_eq!(counted.share(), Some(0.75));
+        counted.look(vec![(7, times(400, 100)), (8, times(500, 100))]);
+        assert_eq!((counted.sum, counted.share()), (times(900, 200), Some(900.0 / 1100.0)));
+    }
+
+    #[test]
+    fn what_was_before_the_account_does_not_count() {
+        let mut counted = Counted::default();
+        counted.look(vec![(7, times(1000, 9000))]);
+        counted.sum = Times::default();
+        counted.look(vec![(7, times(1600, 9200)), (8, times(200, 0))]);
+        assert_eq!(counted.sum, times(800, 200));
+    }
+
+    #[test]
+    fn threads_that_have_ended_count_once() {
+        let mut counted = Counted::default();
+        counted.look(vec![(7, times(100, 0)), (8, times(100, 0))]);
+        counted.take(8, times(500, 300)); // says at its end what it had
+        counted.look(vec![(7, times(100, 0)), (8, times(501, 300))]); // and is still there for a moment
+        counted.look(vec![(7, times(100, 0))]);
+        assert_eq!(counted.sum, times(601, 300));
+        counted.look(vec![(7, times(100, 0)), (8, times(40, 60))]);
+        assert_eq!(counted.sum, times(641, 360), "another thread has its number");
+    }
+
+    #[test]
+    fn a_kernel_that_does_not_count_gives_no_share() {
+        let mut counted = Counted::default();
+        assert_eq!(counted.share(), None);
+        counted.look(vec![(7, times(0, 0))]);
+        assert_eq!(counted.share(), None);
+        assert_eq!((parse(""), parse("12"), parse("a b c")), (None, None, None));
+        assert_eq!(parse("3904 67891 12\n"), Some(times(3904, 67891)));
+    }
+
+    #[test]
+    fn threads_of_this_process_are_counted_whether_they_live_or_have_ended() {
+        let share = CoreShare::default();
+        share.begin();
+        if read("thread-self").is_none_or(|times| times.ran == 0) {
+            return; // this kernel does not count
+        }
+        let spin = || (0..1_000_000u64).fold(1, |x, step| std::hint::black_box(x * 3 ^ step));
+        let ended = std::thread::scope(|scope| {
+            let thread = scope.spawn(|| {
+                spin();
+                share.note_end_of_mine();
+                share.counted.lock().unwrap().sum
+            });
+            thread.join().unwrap()
+        });
+        assert!(ended.ran > 0, "{ended:?}");
+        spin();
+        assert!(share.share().is_some_and(|share| share > 0.0 && share <= 1.0));
+        assert!(share.counted.lock().unwrap().sum.ran > ended.ran, "the others count too");
+    }
+}
