@@ -52,11 +52,11 @@ pub fn shell(script: &str) -> Command {
     command
 }
 
-/// Has `command` find Ctrl-C and Ctrl-\ as in a user's foreground, also where these tests run in a shell's background,
-/// which ignores both.
+/// Has `command` find Ctrl-C, Ctrl-\ and hangups as in a user's foreground, also where these tests run in a shell's
+/// background, which ignores the first two, or under `nohup`.
 fn heed_the_keyboard(command: &mut Command) {
     let heed = || {
-        for signal in [libc::SIGINT, libc::SIGQUIT] {
+        for signal in [libc::SIGINT, libc::SIGQUIT, libc::SIGHUP] {
             // SAFETY: a system call that gives up a handler, of which this child has none.
             unsafe { libc::signal(signal, libc::SIG_DFL) };
         }
