@@ -20,6 +20,7 @@ use crate::compiler::Language;
 use crate::failure::{Failure, STATUS_BAD_INPUT};
 use crate::reproduce::{LATER_PAPERS, PAPERS, ReproduceOptions, Scale};
 use crate::trace::TraceCommand;
+use hiroba_wire::FabricKind;
 
 /// What the user asked for, checked.
 #[derive(Debug)]
@@ -98,7 +99,7 @@ pub struct RunOptions {
     /// Whether pages may come before anybody has faulted on them.
     pub prefetch: bool,
     /// The fabric.
-    pub fabric: String,
+    pub fabric: FabricKind,
     /// The coherence unit.
     pub page_size: PageSize,
     /// Where faults come from.
@@ -575,10 +576,12 @@ fn check_run(given: RunArguments) -> Result<RunOptions, Failure> {
             "--progress and --debug do not go together, as the debugger needs the terminal to itself; leave --progress out",
         ));
     }
-    if given.inject.is_some() && given.fabric != "udp" {
+    let fabric = check_fabric(given.fabric)?;
+    if given.inject.is_some() && !fabric.carries_datagrams() {
         return Err(Failure::new(format!(
-            "--inject inflicts faults on datagrams, and there are none with --fabric {}; use --fabric udp, or leave --inject out",
-            given.fabric
+            "--inject inflicts faults on datagrams, and there are none with --fabric {}; \
+             use --fabric udp, or leave --inject out",
+            fabric.name()
         )));
     }
     let protocol = check_protocol(&given.protocol)?;
@@ -608,7 +611,7 @@ fn check_run(given: RunArguments) -> Result<RunOptions, Failure> {
         protocol: name.to_owned(),
         home_migration,
         prefetch: check_switch("--prefetch", &given.prefetch)?,
-        fabric: check_fabric(given.fabric)?,
+        fabric,
         page_size: check_page_size(&given.page_size)?,
         fault_source: check_fault_source(given.fault_source.as_deref())?,
         write_tracking: check_write_tracking(given.write_tracking.as_deref())?,
@@ -644,8 +647,13 @@ fn check_bench(given: BenchArguments) -> Result<BenchOptions, Failure> {
         ));
     }
     let fabric = check_fabric(given.fabric)?;
-    if given.without_seal && fabric == "shm" {
-        return Err(Failure::new("nothing is sealed over shm; use --without-seal with --fabric udp or tcp"));
+    if given.without_seal && !fabric.is_sealed() {
+        let sealed = FabricKind::ALL.into_iter().filter(|kind| kind.is_sealed()).map(FabricKind::name);
+        return Err(Failure::new(format!(
+            "nothing is sealed over {}; use --without-seal with --fabric {}",
+            fabric.name(),
+            sealed.collect::<Vec<_>>().join(" or ")
+        )));
     }
     // Passed on as they were given, once they have been checked.
     check_fault_source(given.fault_source.as_deref())?;

@@ -12,6 +12,7 @@ use hiroba_check::page_axioms::{self, Rules, axioms_of};
 use hiroba_check::reading::{TracedRun, read};
 use hiroba_check::sequential::{self, Sequential};
 use hiroba_node::Protocol;
+use hiroba_wire::FabricKind;
 use serde::Serialize;
 
 use crate::columns;
@@ -119,7 +120,7 @@ fn judge_pages(traced: &TracedRun, protocol: Protocol, verdict: &mut Verdict) {
     let rules = Rules {
         axioms,
         // Over this fabric nodes may read each other's frames, and no message tells when.
-        one_sided: traced.job.fabric == "shm",
+        one_sided: FabricKind::named(&traced.job.fabric).is_some_and(FabricKind::shares_memory),
         granule_bytes: traced.granule_bytes,
         message_kinds: &traced.message_kinds,
     };

@@ -10,6 +10,7 @@ use hiroba_wire::control::JobDescription;
 use crate::NodeError;
 use crate::control::Passed;
 use crate::tracing::Recorder;
+use hiroba_wire::FabricKind;
 
 /// What the launcher has passed to this node for its use alone.
 pub(crate) struct Ends {
@@ -67,18 +68,15 @@ impl Ends {
             inject: job.inject,
         };
         let mut socket = || self.socket.take().ok_or(NodeError::Descriptors { expected: 1, got: 0 });
-        match job.fabric.as_str() {
-            "udp" if job.without_seal => Ok(Arc::new(UdpFabric::without_seal(socket()?, config)?)),
-            "tcp" if job.without_seal => Ok(Arc::new(TcpFabric::without_seal(socket()?, config)?)),
-            "udp" => Ok(Arc::new(UdpFabric::open(socket()?, config)?)),
-            "tcp" => Ok(Arc::new(TcpFabric::open(socket()?, config)?)),
+        match job.fabric {
+            FabricKind::Udp if job.without_seal => Ok(Arc::new(UdpFabric::without_seal(socket()?, config)?)),
+            FabricKind::Tcp if job.without_seal => Ok(Arc::new(TcpFabric::without_seal(socket()?, config)?)),
+            FabricKind::Udp => Ok(Arc::new(UdpFabric::open(socket()?, config)?)),
+            FabricKind::Tcp => Ok(Arc::new(TcpFabric::open(socket()?, config)?)),
             // The fabric checks that there is a file of each kind for each node.
-            "shm" => Ok(Arc::new(ShmFabric::open(std::mem::take(&mut self.files), &config)?)),
-            got => Err(NodeError::Unknown {
-                what: "fabric",
-                known: "udp, tcp or shm".to_owned(),
-                got: got.to_owned(),
-            }),
+            FabricKind::SharedMemory => {
+                Ok(Arc::new(ShmFabric::open(std::mem::take(&mut self.files), &config)?))
+            }
         }
     }
 }

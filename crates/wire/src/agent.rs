@@ -20,6 +20,7 @@ use core::net::{IpAddr, SocketAddr};
 use hiroba_base::NodeId;
 use serde::{Deserialize, Serialize};
 
+use crate::FabricKind;
 use crate::control::{JobDescription, ToLauncher, ToNode};
 
 /// No frame to an agent is longer, in bytes: it may hold all that an `execve` takes.
@@ -94,8 +95,8 @@ pub struct Errand {
 pub enum ToAgent {
     /// Make the endpoints of so many nodes.
     Bind {
-        /// The fabric, as on the command line.
-        fabric: String,
+        /// What will carry the messages of the job.
+        fabric: FabricKind,
         /// The host's address.
         address: IpAddr,
         /// How many nodes.

@@ -26,7 +26,7 @@ use serde::ser::SerializeTuple;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use zeroize::Zeroizing;
 
-use crate::{Secret, WireError};
+use crate::{FabricKind, Secret, WireError};
 
 /// The environment variable that names the door's descriptor to a node.
 pub const CONTROL_FD_VARIABLE: &str = "HIROBA_CONTROL_FD";
@@ -207,8 +207,8 @@ pub struct JobDescription {
     pub home_migration: String,
     /// Whether pages may come before anybody has faulted on them.
     pub prefetch: bool,
-    /// The fabric, as on the command line.
-    pub fabric: String,
+    /// What carries its messages.
+    pub fabric: FabricKind,
     /// The coherence unit of regions that do not choose their own.
     pub page_size: PageSize,
     /// Where faults come from.

@@ -8,6 +8,7 @@ pub mod agent;
 mod collective;
 pub mod control;
 mod error;
+mod fabric_kind;
 mod intervals;
 mod limits;
 mod message;
@@ -17,6 +18,7 @@ mod secret;
 
 pub use collective::{Collective, Placement, ProtocolNumber};
 pub use error::WireError;
+pub use fabric_kind::FabricKind;
 pub use intervals::{IntervalDiff, IntervalNotice, Knowledge, PageDiff, TouchedPage};
 pub use limits::Limits;
 pub use message::{AtomicOperation, AtomicOutcome, Message, Ticket};

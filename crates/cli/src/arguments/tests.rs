@@ -35,7 +35,7 @@ fn stats_never_eats_the_program() {
 fn a_run_without_flags_has_sensible_defaults() {
     let options = run("run prog");
     assert!(options.nodes >= 2);
-    assert_eq!((options.protocol.as_str(), options.fabric.as_str()), ("hlrc", "udp"));
+    assert_eq!((options.protocol.as_str(), options.fabric.name()), ("hlrc", "udp"));
     assert_eq!(options.page_size, PageSize::KIB_4);
     assert_eq!(options.threads_per_node, 1);
     assert_eq!(options.fault_source, FaultSourceChoice::Automatic);

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use hiroba_base::{MAX_NODES, PageSize};
 use hiroba_node::{HomePolicy, Homes, Protocol};
+use hiroba_wire::FabricKind;
 use hiroba_wire::control::{FaultSourceChoice, InjectedFaults, WriteTrackingChoice};
 
 use crate::failure::Failure;
@@ -85,8 +86,9 @@ pub(super) fn check_choice(
     }))
 }
 
-pub(super) fn check_fabric(given: String) -> Result<String, Failure> {
-    check_choice("fabric", given, &["udp", "tcp", "shm"], &["ucx"])
+pub(super) fn check_fabric(given: String) -> Result<FabricKind, Failure> {
+    let name = check_choice("fabric", given, &FabricKind::ALL.map(FabricKind::name), &["ucx"])?;
+    Ok(FabricKind::named(&name).expect("a name that was checked"))
 }
 
 pub(super) fn check_switch(flag: &str, given: &str) -> Result<bool, Failure> {

@@ -22,7 +22,7 @@ fn now_ns() -> u64 {
 impl Node<'_> {
     pub fn locks(&mut self) {
         let runtime = self.runtime;
-        let fabric = self.plan.fabric.clone();
+        let fabric = self.plan.fabric.name();
         let raw = self.raw_exchange(Home::Answering, REQUEST_BYTES, self.plan.times(4000));
         let lock = LockId(0);
         let mut nanos = Vec::new();
@@ -39,14 +39,14 @@ impl Node<'_> {
         }
         let client = self.is_client();
         let taken = client.then(|| Taken::new(nanos.split_off(WARM_UP / 2), WARM_UP / 2));
-        self.tell("lock, taken from its last holder", &fabric, "that one waits", taken, raw.as_ref());
+        self.tell("lock, taken from its last holder", fabric, "that one waits", taken, raw.as_ref());
 
         let one_way = raw.as_ref().map(Taken::halved);
         let dirty = self.region(64 * PAGE_BYTES, HOME);
         for (pages, words) in [(0, "nothing written"), (1, "1 page dirty"), (64, "64 pages dirty")] {
             let taken = self.handed_over(lock, dirty, pages);
             let state = format!("to one who waits, {words}; raw: one way");
-            self.tell("lock, handed over", &fabric, &state, taken, one_way.as_ref());
+            self.tell("lock, handed over", fabric, &state, taken, one_way.as_ref());
         }
 
         let taken = Taken::each(self.plan.times(4000), WARM_UP, |_| {
@@ -55,7 +55,7 @@ impl Node<'_> {
         });
         runtime.barrier();
         let state = format!("{} nodes at once", runtime.nodes());
-        self.tell("lock and unlock", &fabric, &state, Some(taken).filter(|_| client), raw.as_ref());
+        self.tell("lock and unlock", fabric, &state, Some(taken).filter(|_| client), raw.as_ref());
 
         let own = self.own_lock();
         let taken = self.while_home(Home::Waiting, |_| {

@@ -111,7 +111,7 @@ pub fn bench(options: &BenchOptions) -> Result<u8, Failure> {
         "hiroba bench: {} on {} over {}, {}\n",
         counted(&options.nodes.to_string(), "node", "nodes"),
         counted(&cores().to_string(), "core", "cores"),
-        options.fabric,
+        options.fabric.name(),
         setting.describe(),
     );
     let mut told = Told::new(&heading, &setting.describe());
@@ -132,7 +132,7 @@ pub fn bench(options: &BenchOptions) -> Result<u8, Failure> {
         let plan = BenchPlan {
             groups: vec![*group],
             quick: options.quick,
-            fabric: options.fabric.clone(),
+            fabric: options.fabric,
             setting: setting.describe(),
         };
         let compared = *group == Group::Updates;
@@ -206,7 +206,8 @@ fn run_job(
     let text = |what: serde_json::Result<String>| what.map_err(|error| failed(error.into()));
     let choices = ["--fault-source", setting.fault_source, "--write-tracking", setting.write_tracking];
     let count = nodes.to_string();
-    let job = ["-n", &count, "--fabric", &options.fabric, "--protocol", protocol].into_iter().chain(choices);
+    let job =
+        ["-n", &count, "--fabric", options.fabric.name(), "--protocol", protocol].into_iter().chain(choices);
     if options.without_seal {
         let arguments = job.map(str::to_owned).collect();
         let job = UnsealedJob { arguments, plan: plan.clone() };

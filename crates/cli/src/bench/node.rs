@@ -95,7 +95,7 @@ impl<'a> Node<'a> {
         let others = usize::from(runtime.nodes()) - 1;
         let table = Region::allocate(runtime, 8, Placement::On(HOME), None);
         let raw = if runtime.node() == HOME {
-            let (mut raw, address) = Raw::at_home(&plan.fabric, others, spins)?;
+            let (mut raw, address) = Raw::at_home(plan.fabric, others, spins)?;
             table.store(0, address);
             runtime.barrier();
             runtime.barrier();
@@ -103,7 +103,7 @@ impl<'a> Node<'a> {
             raw
         } else {
             runtime.barrier();
-            let raw = Raw::to(&plan.fabric, table.load(0), runtime.node().index() - 1, spins)?;
+            let raw = Raw::to(plan.fabric, table.load(0), runtime.node().index() - 1, spins)?;
             runtime.barrier();
             raw
         };
@@ -167,7 +167,7 @@ impl<'a> Node<'a> {
 
     /// Does something with a seal on every plain message.
     pub fn sealed<T>(&mut self, measure: impl FnOnce(&mut Self) -> Option<T>) -> Option<T> {
-        if self.plan.fabric == "shm" {
+        if !self.plan.fabric.is_sealed() {
             return None;
         }
         let cipher = match self.runtime.node().index().checked_sub(1) {
@@ -204,9 +204,9 @@ impl<'a> Node<'a> {
 
         let raw = self.raw_exchange(Home::Answering, PAGE_BYTES, self.plan.times(4000));
         let sealed = self.sealed_exchange(Home::Answering, PAGE_BYTES, self.plan.times(4000));
-        let fabric = self.plan.fabric.clone();
+        let fabric = self.plan.fabric.name();
         let (name, state) = ("raw, sealed as the fabric does", "64 B for 4 KiB, home idle");
-        self.tell(name, &fabric, state, sealed, raw.as_ref());
+        self.tell(name, fabric, state, sealed, raw.as_ref());
         let remote = self.filled(pages * STRIDE, None);
         let write = |value| Taken::each(timed, WARM_UP, |turn| remote.store(order[turn], value));
         // No barrier lies between the two: the first one after a page was fetched takes it away again.
@@ -214,7 +214,7 @@ impl<'a> Node<'a> {
             (Taken::each(timed, WARM_UP, |turn| _ = remote.load(order[turn])), write(2))
         });
         let (reads, writes) = taken.unzip();
-        self.tell("read fault, page fetched", &fabric, &format!("{setting}, home idle"), reads, raw.as_ref());
+        self.tell("read fault, page fetched", fabric, &format!("{setting}, home idle"), reads, raw.as_ref());
         let name = "first write to a cached page";
         self.tell(name, "", &format!("{setting}, fetched since the last release"), writes, None);
         (3..5).for_each(|value| _ = self.while_home(Home::Waiting, |_| write(value)));
@@ -225,14 +225,14 @@ impl<'a> Node<'a> {
         let raw = self.raw_exchange(Home::Computing, PAGE_BYTES, pages);
         let sealed = self.sealed_exchange(Home::Computing, PAGE_BYTES, pages);
         let (name, state) = ("raw, sealed as the fabric does", "64 B for 4 KiB, home computing");
-        self.tell(name, &fabric, state, sealed, raw.as_ref());
+        self.tell(name, fabric, state, sealed, raw.as_ref());
         let remote = self.filled((pages + WARM_UP) * STRIDE, None);
         let order = scattered(pages + WARM_UP);
         let taken = self.while_home(Home::Computing, |_| {
             Taken::each(pages, WARM_UP, |turn| _ = remote.load(order[turn]))
         });
         let state = format!("{setting}, home computing");
-        self.tell("read fault, page fetched", &fabric, &state, taken, raw.as_ref());
+        self.tell("read fault, page fetched", fabric, &state, taken, raw.as_ref());
         self.home_writes(&setting);
     }
 
@@ -289,7 +289,7 @@ impl<'a> Node<'a> {
             let taken = Taken::prepared(times, WARM_UP, write, |_| self.runtime.barrier());
             let state = format!("{nodes} nodes, {words}");
             let taken = Some(taken).filter(|_| self.is_client());
-            self.tell("barrier", &self.plan.fabric, &state, taken, raw.as_ref());
+            self.tell("barrier", self.plan.fabric.name(), &state, taken, raw.as_ref());
         }
     }
 
@@ -310,7 +310,7 @@ impl<'a> Node<'a> {
                     runtime.atomic("hiroba_fetch_add", word, AtomicOperation::FetchAdd(1));
                 })
             });
-            let fabric = if home == CLIENT { "" } else { &self.plan.fabric };
+            let fabric = if home == CLIENT { "" } else { self.plan.fabric.name() };
             self.tell("fetch and add", fabric, name, taken, raw);
         }
     }
@@ -336,7 +336,7 @@ impl<'a> Node<'a> {
     fn release(&mut self, region: Region, pages: usize, mapped_bytes: usize, sibling: bool) {
         let (runtime, lock) = (self.runtime, self.own_lock());
         let times = self.plan.times(if pages == 1024 { 60 } else { 400 });
-        let mut sink = Sink::open(&self.plan.fabric);
+        let mut sink = Sink::open(self.plan.fabric);
         let taken = self.while_home(Home::Waiting, |_| {
             let done = AtomicBool::new(false);
             std::thread::scope(|scope| {
@@ -379,7 +379,7 @@ impl<'a> Node<'a> {
             self.plan.setting,
             mapped_bytes >> 20
         );
-        let fabric = if pages > 0 { self.plan.fabric.as_str() } else { "" };
+        let fabric = if pages > 0 { self.plan.fabric.name() } else { "" };
         self.tell("release", fabric, &state, Some(taken), raw.as_ref());
     }
 }

@@ -1,5 +1,6 @@
 //! What to measure.
 
+use hiroba_wire::FabricKind;
 use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
@@ -12,7 +13,7 @@ pub struct BenchOptions {
     /// Nodes of the measured job.
     pub nodes: u16,
     /// What carries the messages.
-    pub fabric: String,
+    pub fabric: FabricKind,
     /// As on the command line.
     pub fault_source: Option<String>,
     /// As on the command line.
@@ -33,7 +34,7 @@ pub struct BenchPlan {
     /// Fewer repetitions.
     pub quick: bool,
     /// What carries the messages.
-    pub fabric: String,
+    pub fabric: FabricKind,
     /// Fault source and write tracking, in words.
     pub setting: String,
 }

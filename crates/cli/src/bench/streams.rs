@@ -111,7 +111,7 @@ impl Node<'_> {
         let Some(gb_per_s) = ours else { return };
         report(&Report::Row(Row {
             name: name.to_owned(),
-            fabric: self.plan.fabric.clone(),
+            fabric: self.plan.fabric.name().to_owned(),
             state,
             figures: Figures::Bandwidth { gb_per_s, raw_gb_per_s: raw },
             ratio: raw.filter(|raw| *raw > 0.0).map(|raw| gb_per_s / raw),

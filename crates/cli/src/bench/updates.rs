@@ -86,24 +86,18 @@ impl Node<'_> {
         let sent = (after.diff_bytes - before.diff_bytes) / 1024 / rounds as u64;
         let state = format!("{protocol}, {}, {PAGES} pages, {what}", self.plan.setting);
         let client = self.is_client();
-        let fabric = self.plan.fabric.clone();
+        let fabric = self.plan.fabric.name();
         let release = client.then(|| taken(|phase| phase.release));
         // Where nodes share memory, a region as large as this is mapped onto its home's frames.
         let how = if sent == 0 { ", stores are at the home" } else { "" };
         let sending = format!("{state}: {left} of {sent} KiB left to send{how}");
-        self.tell("release after computing", &fabric, &sending, release, None);
-        self.tell(
-            "phase with its release",
-            &fabric,
-            &state,
-            client.then(|| taken(|phase| phase.whole)),
-            None,
-        );
+        self.tell("release after computing", fabric, &sending, release, None);
+        self.tell("phase with its release", fabric, &state, client.then(|| taken(|phase| phase.whole)), None);
         if client && protocol == PROTOCOLS[0] {
             let saved = (after.own - before.own + applying.load(0)) as f64 / rounds as f64;
             let estimated = phases.iter().map(|phase| (phase.whole - saved).max(0.0)).collect();
             let state = format!("aurc as estimated: {state}, less twins, diffs and their application");
-            self.tell("phase with its release", &fabric, &state, Some(Taken::new(estimated, WARM_UP)), None);
+            self.tell("phase with its release", fabric, &state, Some(Taken::new(estimated, WARM_UP)), None);
         }
         runtime.barrier();
     }

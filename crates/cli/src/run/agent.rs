@@ -251,8 +251,8 @@ impl Agent {
     fn obey(&mut self, message: ToAgent, happenings: &mut Vec<Happening>) -> Result<(), Stop> {
         match message {
             ToAgent::Bind { fabric, address, nodes } => {
-                let bound = limits::prepare_descriptors(nodes, nodes, 1, Piped::EACH, &fabric)
-                    .and_then(|_| Endpoints::open(&fabric, address, nodes));
+                let bound = limits::prepare_descriptors(nodes, nodes, 1, Piped::EACH, fabric)
+                    .and_then(|_| Endpoints::open(fabric, address, nodes));
                 let endpoints = self.or_refuse(bound)?;
                 self.channel.send(&FromAgent::Bound { addresses: endpoints.addresses().to_vec() })?;
                 self.endpoints = Some(endpoints);
@@ -317,7 +317,7 @@ impl Agent {
         let traces = if errand.traced { errand.nodes.saturating_mul(2) } else { 0 };
         let descriptors = errand.nodes.saturating_add(traces);
         let limit =
-            limits::prepare_descriptors(descriptors, nodes_of_job, threads, Piped::EACH, &errand.job.fabric)?;
+            limits::prepare_descriptors(descriptors, nodes_of_job, threads, Piped::EACH, errand.job.fabric)?;
         hiroba_node::preflight(nodes_of_job, errand.job.fault_source, errand.job.write_tracking)
             .map_err(|error| Failure::new(error.to_string()))?;
         let dead_after =

@@ -10,6 +10,7 @@ use rustix::fs::{MemfdFlags, memfd_create};
 
 use super::spawn::no_descriptor;
 use crate::failure::{Failure, system_words};
+use hiroba_wire::FabricKind;
 
 /// The endpoints of nodes of one machine.
 #[derive(Debug)]
@@ -26,11 +27,11 @@ pub struct Endpoints {
 
 impl Endpoints {
     /// Endpoints for `nodes` nodes at `ip`, an address of this machine.
-    pub fn open(fabric: &str, ip: IpAddr, nodes: u16) -> Result<Endpoints, Failure> {
+    pub fn open(fabric: FabricKind, ip: IpAddr, nodes: u16) -> Result<Endpoints, Failure> {
         match fabric {
-            "udp" => Endpoints::of_sockets((0..nodes).map(|_| bind_udp(ip)), "UDP", ip),
-            "tcp" => Endpoints::of_sockets((0..nodes).map(|_| bind_tcp(ip)), "TCP", ip),
-            _ => Endpoints::of_memory(nodes),
+            FabricKind::Udp => Endpoints::of_sockets((0..nodes).map(|_| bind_udp(ip)), "UDP", ip),
+            FabricKind::Tcp => Endpoints::of_sockets((0..nodes).map(|_| bind_tcp(ip)), "TCP", ip),
+            FabricKind::SharedMemory => Endpoints::of_memory(nodes),
         }
     }
 

@@ -5,6 +5,7 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use super::output::Piped;
 use crate::failure::{Failure, system_words};
+use hiroba_wire::FabricKind;
 
 /// Descriptors that a node opens beside those of the program, and one a thread to wake it: memory files, userfaultfd,
 /// sockets, epoll.
@@ -37,7 +38,7 @@ pub fn prepare_descriptors(
     nodes_of_job: u16,
     threads_per_node: u16,
     piped: Piped,
-    fabric: &str,
+    fabric: FabricKind,
 ) -> Result<NodeLimit, Failure> {
     let given = getrlimit(Resource::Nofile);
     let open = std::fs::read_dir("/proc/self/fd").map_or(3, |entries| entries.count() as u64);
@@ -62,14 +63,14 @@ struct Need {
     node: u64,
 }
 
-fn needed(nodes: u16, threads_per_node: u16, piped: Piped, fabric: &str, open: u64) -> Need {
+fn needed(nodes: u16, threads_per_node: u16, piped: Piped, fabric: FabricKind, open: u64) -> Need {
     let per_node = LAUNCHER_DESCRIPTORS_PER_NODE + piped.count();
     let nodes = u64::from(nodes);
     // Besides a node's one socket: what all nodes share, and what each node has for itself.
     let (shared, own) = match fabric {
-        "shm" => (SHARED_FILES_PER_NODE * nodes, 0),
-        "tcp" => (0, nodes + STRANGERS_DESCRIPTORS),
-        _ => (0, 0),
+        FabricKind::SharedMemory => (SHARED_FILES_PER_NODE * nodes, 0),
+        FabricKind::Tcp => (0, nodes + STRANGERS_DESCRIPTORS),
+        FabricKind::Udp => (0, 0),
     };
     Need {
         launcher: open + LAUNCHER_DESCRIPTORS + per_node * nodes + shared,
@@ -120,14 +121,14 @@ mod tests {
 
     #[test]
     fn need_grows_with_nodes_and_pipes() {
-        let few = needed(4, 1, Piped::NONE, "udp", 5);
-        let many = needed(4096, 1, Piped::NONE, "udp", 5);
-        let piped = needed(4096, 1, Piped::EACH, "udp", 5);
-        let shared = needed(4, 1, Piped::NONE, "shm", 5);
+        let few = needed(4, 1, Piped::NONE, FabricKind::Udp, 5);
+        let many = needed(4096, 1, Piped::NONE, FabricKind::Udp, 5);
+        let piped = needed(4096, 1, Piped::EACH, FabricKind::Udp, 5);
+        let shared = needed(4, 1, Piped::NONE, FabricKind::SharedMemory, 5);
         assert_eq!(few.node, many.node);
-        assert_eq!(needed(4, 64, Piped::NONE, "udp", 5).node, few.node + 63);
+        assert_eq!(needed(4, 64, Piped::NONE, FabricKind::Udp, 5).node, few.node + 63);
         assert_eq!(many.launcher - few.launcher, 4092 * LAUNCHER_DESCRIPTORS_PER_NODE);
-        let connected = |nodes| needed(nodes, 1, Piped::NONE, "tcp", 5).node;
+        let connected = |nodes| needed(nodes, 1, Piped::NONE, FabricKind::Tcp, 5).node;
         assert_eq!(connected(128) - connected(4), 124);
         assert_eq!(piped.launcher - many.launcher, 4096 * 2);
         assert_eq!(shared.launcher - few.launcher, 4 * SHARED_FILES_PER_NODE);
@@ -136,7 +137,7 @@ mod tests {
 
     #[test]
     fn the_sentence_names_the_numbers() {
-        let failure = too_few(100, &needed(100, 1, Piped::NONE, "udp", 3), 64);
+        let failure = too_few(100, &needed(100, 1, Piped::NONE, FabricKind::Udp, 3), 64);
         assert_eq!(failure.status, 125);
         assert!(failure.sentence.contains("limit is 64") && failure.sentence.contains("ulimit -n"));
     }

@@ -139,7 +139,7 @@ fn conclude(options: &RunOptions, nodes: u16, outcome: &Outcome, file: Option<Ou
         nodes,
         threads_per_node: options.threads_per_node,
         protocol: options.protocol.clone(),
-        fabric: options.fabric.clone(),
+        fabric: options.fabric.name().to_owned(),
         page_bytes: u32::from(options.page_size),
         wall_s: outcome.wall.as_secs_f64(),
         per_node: outcome.accounts.values().cloned().collect(),

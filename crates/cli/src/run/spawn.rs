@@ -220,7 +220,7 @@ pub fn describe_job(
         protocol: options.protocol.clone(),
         home_migration: options.home_migration.clone(),
         prefetch: options.prefetch,
-        fabric: options.fabric.clone(),
+        fabric: options.fabric,
         page_size: options.page_size,
         fault_source: options.fault_source,
         write_tracking: options.write_tracking,

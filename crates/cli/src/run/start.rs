@@ -70,16 +70,17 @@ pub fn start(plan: &Plan, trace: Option<&TraceDirectory>, front: Front) -> Resul
     let mut remote = Remote { front: &front, arrivals: &arrivals, hosts: Vec::new() };
     let options = &remote.reach(plan)?;
     let share = Share::of(plan, options, &remote)?;
-    if plan.hosts.len() > 1 && options.fabric == "shm" {
-        return Err(Failure::new(
-            "the fabric shm joins processes of one machine alone; use --fabric udp or tcp with --hosts",
-        )
+    if plan.hosts.len() > 1 && !options.fabric.crosses_hosts() {
+        return Err(Failure::new(format!(
+            "the fabric {} joins processes of one machine alone; use --fabric udp or tcp with --hosts",
+            options.fabric.name()
+        ))
         .into());
     }
     check_debugged(plan, &share)?;
     let ground = Ground::prepare(plan, options, &share)?;
     remote.bind(plan, options, &share)?;
-    let endpoints = Endpoints::open(&options.fabric, share.address, share.nodes_here)?;
+    let endpoints = Endpoints::open(options.fabric, share.address, share.nodes_here)?;
     let traces = trace.map(|trace| trace.open_files(share.first_here, share.nodes_here)).transpose()?;
     let addresses = remote.all_addresses(plan, &endpoints);
     let dead_after = liveness::dead_after(options, plan.hosts.len() > 1);
@@ -205,7 +206,7 @@ impl Ground {
         let descriptors = share.nodes_here.saturating_add(channels).saturating_add(traces);
         let prepare = |piped| {
             let (nodes, threads) = (options.nodes, options.threads_per_node);
-            limits::prepare_descriptors(descriptors, nodes, threads, piped, &options.fabric)
+            limits::prepare_descriptors(descriptors, nodes, threads, piped, options.fabric)
         };
         let mut piped = piped_output(options, plan.debugger.is_some());
         let mut limit = prepare(piped);
@@ -282,7 +283,7 @@ impl Remote<'_> {
         for (host, (place, placed)) in self.hosts.iter_mut().zip(elsewhere) {
             (host.first, host.nodes) = (first_of(&share.nodes, place), usize::from(share.nodes[place]));
             host.send(&ToAgent::Bind {
-                fabric: options.fabric.clone(),
+                fabric: options.fabric,
                 address: placed.address,
                 nodes: share.nodes[place],
             });

@@ -47,7 +47,7 @@ impl TraceDirectory {
             nodes: options.nodes,
             threads_per_node: options.threads_per_node,
             protocol: options.protocol.clone(),
-            fabric: options.fabric.clone(),
+            fabric: options.fabric.name().to_owned(),
             page_bytes: u32::from(options.page_size),
             exit_status: None,
         };

@@ -140,7 +140,7 @@ fn race(channel: BorrowedFd, address: u64) {
 fn check_job(job: &JobDescription) {
     assert_eq!(job.addresses.len().to_string(), std::env::var("HIROBA_NODES").unwrap());
     assert_eq!(job.node.to_string(), std::env::var("HIROBA_NODE").unwrap());
-    assert_eq!((job.protocol.as_str(), job.fabric.as_str(), job.threads_per_node), ("hlrc", "udp", 1));
+    assert_eq!((job.protocol.as_str(), job.fabric.name(), job.threads_per_node), ("hlrc", "udp", 1));
     assert_eq!(job.descriptors, Descriptors { socket: true, trace: false, shared_by: 0 });
 }
 

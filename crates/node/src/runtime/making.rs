@@ -82,7 +82,7 @@ impl Runtime {
             });
             fabric = Some(ends.open_fabric(&job)?);
         }
-        let fabric_name = job.fabric.clone();
+        let fabric_name = job.fabric.name().to_owned();
         let granule_bytes = memory.granule().bytes() as u32;
         let recorder = ends.open_trace(&job, granule_bytes)?;
         let threads_per_node = u32::from(job.threads_per_node);

@@ -10,6 +10,7 @@ mod sink;
 mod tcp;
 mod udp;
 
+use hiroba_wire::FabricKind;
 use std::io;
 use std::time::{Duration, Instant};
 
@@ -88,17 +89,17 @@ impl Raw {
     }
 
     /// The home's end, and where the others reach it.
-    pub fn at_home(fabric: &str, others: usize, spins: bool) -> io::Result<(Raw, Address)> {
+    pub fn at_home(fabric: FabricKind, others: usize, spins: bool) -> io::Result<(Raw, Address)> {
         let (wire, address): (Box<dyn Wire>, Address) = match fabric {
-            "tcp" => {
+            FabricKind::Tcp => {
                 let (wire, address) = tcp::TcpWire::at_home(others)?;
                 (Box::new(wire), address)
             }
-            "shm" => {
+            FabricKind::SharedMemory => {
                 let (wire, address) = shm::ShmWire::at_home(others)?;
                 (Box::new(wire), address)
             }
-            _ => {
+            FabricKind::Udp => {
                 let (wire, address) = udp::UdpWire::at_home()?;
                 (Box::new(wire), address)
             }
@@ -107,11 +108,11 @@ impl Raw {
     }
 
     /// The end of another node, of which `number` others come before it.
-    pub fn to(fabric: &str, home: Address, number: usize, spins: bool) -> io::Result<Raw> {
+    pub fn to(fabric: FabricKind, home: Address, number: usize, spins: bool) -> io::Result<Raw> {
         let wire: Box<dyn Wire> = match fabric {
-            "tcp" => Box::new(tcp::TcpWire::to(home)?),
-            "shm" => Box::new(shm::ShmWire::to(home, number)?),
-            _ => Box::new(udp::UdpWire::to(home)?),
+            FabricKind::Tcp => Box::new(tcp::TcpWire::to(home)?),
+            FabricKind::SharedMemory => Box::new(shm::ShmWire::to(home, number)?),
+            FabricKind::Udp => Box::new(udp::UdpWire::to(home)?),
         };
         Ok(Raw::new(wire, spins))
     }
@@ -236,7 +237,7 @@ mod tests {
 
     #[test]
     fn requests_are_answered_until_the_home_is_stopped() {
-        for fabric in ["udp", "tcp", "shm"] {
+        for fabric in FabricKind::ALL {
             for is_sealed in [false, true] {
                 let (mut home, address) =
                     Raw::at_home(fabric, 1, true).expect("the loopback interface is up");
@@ -249,15 +250,15 @@ mod tests {
                 });
                 let mut other = Raw::to(fabric, address, 0, true).expect("the home listens");
                 other.seal(is_sealed.then(|| Cipher::of_another(0)));
-                assert!(other.ask(4096) && other.ask(REQUEST_BYTES), "{fabric}");
+                assert!(other.ask(4096) && other.ask(REQUEST_BYTES), "{fabric:?}");
                 for into in [Destination::Fresh, Destination::Reused] {
-                    assert!(other.stream(1 << 20, into) >= 1 << 20, "{fabric}");
+                    assert!(other.stream(1 << 20, into) >= 1 << 20, "{fabric:?}");
                 }
                 other.stop();
-                assert!(other.ask(4096), "one that sleeps answers, too: {fabric}");
+                assert!(other.ask(4096), "one that sleeps answers, too: {fabric:?}");
                 other.stop();
-                assert!(other.ask(REQUEST_BYTES), "gathered: {fabric}");
-                assert!(serving.join().expect("the home has stopped"), "{fabric}");
+                assert!(other.ask(REQUEST_BYTES), "gathered: {fabric:?}");
+                assert!(serving.join().expect("the home has stopped"), "{fabric:?}");
             }
         }
     }

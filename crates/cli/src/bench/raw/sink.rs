@@ -1,5 +1,6 @@
 //! Plain sends that nobody answers.
 
+use hiroba_wire::FabricKind;
 use std::io;
 use std::net::{Ipv4Addr, TcpListener, TcpStream, UdpSocket};
 
@@ -18,16 +19,16 @@ pub enum Sink {
 
 impl Sink {
     /// One like what the fabric uses.
-    pub fn open(fabric: &str) -> io::Result<Sink> {
+    pub fn open(fabric: FabricKind) -> io::Result<Sink> {
         match fabric {
-            "tcp" => {
+            FabricKind::Tcp => {
                 let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
                 let sender = TcpStream::connect(listener.local_addr()?)?;
                 sender.set_nodelay(true)?;
                 Ok(Sink::Socket(sender.into(), listener.accept()?.0.into()))
             }
-            "shm" => Ok(Sink::Memory(vec![1; MESSAGE_BYTES_MAX])),
-            _ => {
+            FabricKind::SharedMemory => Ok(Sink::Memory(vec![1; MESSAGE_BYTES_MAX])),
+            FabricKind::Udp => {
                 let receiver = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0))?;
                 let sender = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0))?;
                 sender.connect(receiver.local_addr()?)?;
