@@ -66,7 +66,7 @@ pub struct Conditions {
     /// How homes move.
     pub homes: HomePolicy,
     /// Whether pages that go with locks are fetched with them; under the adaptive protocol, whether it learns within a few barriers.
-    pub migrants: bool,
+    pub follows_locks: bool,
 }
 
 impl Conditions {
@@ -81,7 +81,7 @@ impl Conditions {
             rest_after: RESTING_AFTER_RELEASES,
             below_max: BELOW_MAX,
             homes: HomePolicy::Fixed,
-            migrants: false,
+            follows_locks: false,
         }
     }
 }
@@ -123,7 +123,7 @@ impl Case {
             // So few nodes are a deep tree only if few may be below each.
             below_max: [1, 2, BELOW_MAX][random.random_range(0..3)],
             homes: HomePolicy::ALL[random.random_range(0..HomePolicy::ALL.len())],
-            migrants: random.random_bool(0.5),
+            follows_locks: random.random_bool(0.5),
         };
         if let [only] = trackings_of(protocol) {
             conditions.tracking = *only;
@@ -175,19 +175,19 @@ pub struct Kept {
 
 /// The protocol as a node has it under the conditions.
 fn coherence(conditions: &Conditions, me: NodeId, limits: Limits) -> Box<dyn Coherence> {
-    let Conditions { protocol, reach, rest_after, homes, migrants, .. } = *conditions;
+    let Conditions { protocol, reach, rest_after, homes, follows_locks, .. } = *conditions;
     let reached = NodeId::all(limits.nodes).filter(|node| *node != me && reach.includes(me, *node));
     let eager = |mode| Box::new(Erc::new(mode).moving_homes(homes).moving_after(SOON));
     match protocol {
         Protocol::Hlrc => {
             let hlrc = Hlrc::new().resting_after(rest_after).reading_from(reached);
             let hlrc = hlrc.moving_homes(homes).moving_after(SOON);
-            Box::new(if migrants { hlrc.following_locks() } else { hlrc })
+            Box::new(if follows_locks { hlrc.following_locks() } else { hlrc })
         }
         Protocol::ErcInvalidate => eager(Mode::Invalidate),
         Protocol::ErcUpdate => eager(Mode::Update),
         // What takes a habit, in programs of a few barriers.
-        Protocol::Adaptive if migrants => {
+        Protocol::Adaptive if follows_locks => {
             Box::new(adaptive(reached).moving_after(SOON).resting_after(rest_after).ordering_hastily())
         }
         Protocol::Aurc => {

@@ -65,3 +65,20 @@ impl State {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use hiroba_base::NodeId;
+
+    use super::*;
+
+    #[test]
+    fn a_copy_that_is_written_has_a_twin() {
+        let mut page = Page { valid: true, access: Access::Write, ..Page::new(NodeId(1), NodeId(0)) };
+        assert_eq!(State::of(&page, Mode::Update), None);
+        page.twin = true;
+        assert_eq!(State::of(&page, Mode::Update), Some(State::Dirty));
+        page.valid = false;
+        assert_eq!(State::of(&page, Mode::Update), None, "an invalidation takes the access away");
+    }
+}

@@ -136,3 +136,52 @@ impl State {
         })
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const COPY: Circumstances = Circumstances {
+        homed: Homed::Elsewhere,
+        is_async: false,
+        is_written: true,
+        is_closing: false,
+        looks_for_races: false,
+    };
+
+    fn copy(valid: bool, access: Access, twin: bool) -> Page {
+        Page { valid, access, twin, ..Page::default() }
+    }
+
+    #[test]
+    fn copies_are_in_the_rows_of_the_table_and_in_no_others() {
+        for (page, state) in [
+            (copy(false, Access::None, false), Some(State::Absent)),
+            (copy(true, Access::None, false), Some(State::Closed)),
+            (copy(true, Access::Read, false), Some(State::Clean)),
+            (copy(true, Access::Write, true), Some(State::Dirty)),
+            (copy(false, Access::None, true), Some(State::Invalidated)),
+            (copy(true, Access::Write, false), None),
+            (copy(true, Access::Read, true), None),
+            (copy(false, Access::Read, false), None),
+        ] {
+            assert_eq!(State::of(&page, COPY), state, "{page:?}");
+        }
+        let unnoted = Circumstances { is_written: false, ..COPY };
+        assert_eq!(
+            State::of(&copy(true, Access::Write, true), unnoted),
+            None,
+            "its writes would never leave"
+        );
+    }
+
+    #[test]
+    fn a_home_page_that_lacks_diffs_is_not_touched() {
+        let home = Circumstances { homed: Homed::Here, ..COPY };
+        let mut page = Page { shared: true, ..Page::default() };
+        page.needed.advance(hiroba_base::NodeId(1), 3);
+        assert_eq!(State::of(&page, home), Some(State::HomeLacking));
+        page.access = Access::Read;
+        assert_eq!(State::of(&page, home), None);
+    }
+}

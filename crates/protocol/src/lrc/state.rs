@@ -61,3 +61,22 @@ impl State {
         (page.access <= access_max && names_no_more_than_lacks).then_some(state)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_copy_that_lacks_intervals_is_not_touched() {
+        let mut page = Page { has_copy: true, access: Access::Read, ..Page::default() };
+        assert_eq!(State::of(&page, false), Some(State::Clean));
+        page.needed.advance(hiroba_base::NodeId(1), 2);
+        assert_eq!(State::of(&page, false), None);
+        page.access = Access::None;
+        assert_eq!(State::of(&page, false), Some(State::CleanInvalidated));
+        page.twin = Twin::Open;
+        assert_eq!(State::of(&page, false), Some(State::DirtyInvalidated));
+        page.has_copy = false;
+        assert_eq!(State::of(&page, false), None, "a twin is of a copy");
+    }
+}

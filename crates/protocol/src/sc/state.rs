@@ -57,3 +57,23 @@ impl State {
         fits.then_some(state)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_owner_that_writes_has_given_no_copies() {
+        let me = NodeId(0);
+        let mut page = Page::new(me, me);
+        assert_eq!(State::of(&page, me), Some(State::OwnerFresh));
+        page.access = Access::Write;
+        assert_eq!(State::of(&page, me), Some(State::OwnerWriting));
+        page.copyset.insert(NodeId(1));
+        assert_eq!(State::of(&page, me), None);
+        page.access = Access::Read;
+        assert_eq!(State::of(&page, me), Some(State::OwnerShared));
+        page.owner = false;
+        assert_eq!(State::of(&page, me), None, "only an owner has a copyset");
+    }
+}
