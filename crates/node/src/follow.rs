@@ -12,7 +12,7 @@ use std::sync::{Mutex, PoisonError};
 use crate::space::RegionOptions;
 use hiroba_base::NodeId;
 use hiroba_protocol::Protocol;
-use hiroba_protocol::{Outcome, Sync};
+use hiroba_protocol::{Outcome, Synchronisation};
 use hiroba_wire::{Collective, Message};
 use object::elf::{PF_W, PT_GNU_RELRO, PT_LOAD, PT_PHDR};
 use object::read::elf::{ElfFile64, ProgramHeader};
@@ -80,15 +80,18 @@ impl Runtime {
         self.synchronise(
             "tsm_create_procs",
             TimeClass::Other,
-            Sync::Collective(Collective::RunWorker { offset }),
+            Synchronisation::Collective(Collective::RunWorker { offset }),
         );
     }
 
     /// The other nodes: takes part in what node 0 does, until it starts a worker or leaves.
     pub fn follow(&self) -> Command {
         loop {
-            let outcome =
-                self.synchronise("tsm_startup", TimeClass::Other, Sync::Collective(Collective::Follow));
+            let outcome = self.synchronise(
+                "tsm_startup",
+                TimeClass::Other,
+                Synchronisation::Collective(Collective::Follow),
+            );
             let Outcome::Collective(collective) = outcome else { continue };
             match collective {
                 Collective::Allocate { bytes, placement, page_size, protocol } => {

@@ -2,7 +2,7 @@
 //!
 //! Blocks belong to the arena of the node that gave them out, and so do their pages (it is their home). A block freed
 //! elsewhere goes back by message. `free` is a release and the next `malloc` of the block an acquire, as in C11: the
-//! freeing node first makes what it has written and seen known to the arena's node (`Sync::Publish`), else its unsent
+//! freeing node first makes what it has written and seen known to the arena's node (`Synchronisation::Publish`), else its unsent
 //! writes could come home after the block has a new owner.
 //!
 //! Inside a node threads serve themselves from caches, without a lock and without a system call (`heap/pool.rs`). A
@@ -20,7 +20,7 @@ use std::cell::RefCell;
 
 use hiroba_base::{NodeId, PageRange, PageSize};
 use hiroba_memory::SharedMemory;
-use hiroba_protocol::Sync;
+use hiroba_protocol::Synchronisation;
 use hiroba_wire::{Message, Ticket};
 
 use crate::account::TimeClass;
@@ -167,7 +167,7 @@ impl Runtime {
             let freed = self.heap.free(address as u64, self.me);
             return freed.unwrap_or_else(|error| self.not_a_block(call, error));
         }
-        self.synchronise("hiroba_free", TimeClass::Other, Sync::Publish(owner));
+        self.synchronise("hiroba_free", TimeClass::Other, Synchronisation::Publish(owner));
         self.send_aside(owner, &Message::Free { address: address as u64 });
     }
 

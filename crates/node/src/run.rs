@@ -2,7 +2,7 @@
 
 use std::thread;
 
-use hiroba_protocol::Sync;
+use hiroba_protocol::Synchronisation;
 use hiroba_wire::Collective;
 
 use crate::account::TimeClass;
@@ -14,7 +14,7 @@ const STACK_BYTES: usize = 8 << 20;
 impl Runtime {
     /// Runs `function(t)` on threads 0 to T - 1 of every node, the calling one being thread 0 of its own. Collective; memory is consistent
     /// at both ends.
-    pub fn run(&'static self, function: impl Fn(u32) + std::marker::Sync) {
+    pub fn run(&'static self, function: impl Fn(u32) + Sync) {
         self.meet(Collective::BeginRun);
         let threads = self.threads_per_node();
         self.set_team(threads);
@@ -47,6 +47,6 @@ impl Runtime {
     }
 
     fn meet(&self, collective: Collective) {
-        self.synchronise("hiroba_run", TimeClass::Other, Sync::Collective(collective));
+        self.synchronise("hiroba_run", TimeClass::Other, Synchronisation::Collective(collective));
     }
 }

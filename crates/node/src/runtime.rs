@@ -7,7 +7,7 @@ use hiroba_base::{Access, NodeId, PageId, PageRange, PageSize};
 use hiroba_fabric::Fabric;
 use hiroba_memory::fault::{self, Fault, FaultHandler, FaultOutcome, FaultSource};
 use hiroba_memory::{ForkGuard, MemoryError, SharedMemory};
-use hiroba_protocol::{Protocol, Sync, Waiter};
+use hiroba_protocol::{Protocol, Synchronisation, Waiter};
 use hiroba_trace::NodeStatistics;
 use hiroba_wire::control::{ToLauncher, ToNode};
 use hiroba_wire::{Collective, Limits};
@@ -352,7 +352,7 @@ impl Runtime {
         if self.left.load(Ordering::Relaxed) || self.is_forked() {
             return;
         }
-        self.synchronise(call, TimeClass::Other, Sync::Collective(collective));
+        self.synchronise(call, TimeClass::Other, Synchronisation::Collective(collective));
         self.closed_out();
     }
 

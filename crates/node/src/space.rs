@@ -3,7 +3,7 @@
 use std::sync::PoisonError;
 
 use hiroba_base::{NodeId, PageId, PageRange, PageSize};
-use hiroba_protocol::{FAULTING_FROM_GRANULES, Protocol, Sync};
+use hiroba_protocol::{FAULTING_FROM_GRANULES, Protocol, Synchronisation};
 use hiroba_wire::{Collective, Placement};
 use thiserror::Error;
 
@@ -109,7 +109,7 @@ impl Runtime {
         self.check_allocation(bytes, options)?;
         let protocol = protocol.map(Protocol::number);
         let collective = Collective::Allocate { bytes, placement, page_size, protocol };
-        self.synchronise("hiroba_alloc", TimeClass::Other, Sync::Collective(collective));
+        self.synchronise("hiroba_alloc", TimeClass::Other, Synchronisation::Collective(collective));
         // Every thread of the team gets here; the first one makes the region.
         let signals = crate::signals::SignalsHeld::hold();
         let _one_by_one = self.regions_made.lock().unwrap_or_else(PoisonError::into_inner);

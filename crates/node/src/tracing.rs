@@ -19,7 +19,7 @@ use crate::space::RegionOptions;
 use hiroba_base::{Access, NodeId, PageId, PageRange};
 use hiroba_fabric::{Content, Unsent};
 use hiroba_protocol::Protocol;
-use hiroba_protocol::{Fact, Sync, Waiter};
+use hiroba_protocol::{Fact, Synchronisation, Waiter};
 use hiroba_trace::{Activity, Event, Header, MessageKind, ThreadNumber, TraceWriter};
 use hiroba_wire::control::{JobDescription, ToLauncher};
 use hiroba_wire::{Collective, Message, Placement};
@@ -397,15 +397,15 @@ impl Runtime {
 }
 
 /// What a call is to those who look at the trace.
-pub(crate) fn activity_of(sync: Sync) -> Activity {
+pub(crate) fn activity_of(sync: Synchronisation) -> Activity {
     match sync {
-        Sync::Acquire(lock) | Sync::TryAcquire(lock) => Activity::Acquire(lock),
-        Sync::Release(lock) => Activity::Release(lock),
-        Sync::Wait(cond, lock) => Activity::Wait(cond, lock),
-        Sync::Signal(cond) | Sync::Broadcast(cond) => Activity::Signal(cond),
-        Sync::Collective(Collective::Barrier) => Activity::Barrier,
-        Sync::Collective(_) => Activity::Collective,
-        Sync::Publish(node) => Activity::Publish(node),
+        Synchronisation::Acquire(lock) | Synchronisation::TryAcquire(lock) => Activity::Acquire(lock),
+        Synchronisation::Release(lock) => Activity::Release(lock),
+        Synchronisation::Wait(cond, lock) => Activity::Wait(cond, lock),
+        Synchronisation::Signal(cond) | Synchronisation::Broadcast(cond) => Activity::Signal(cond),
+        Synchronisation::Collective(Collective::Barrier) => Activity::Barrier,
+        Synchronisation::Collective(_) => Activity::Collective,
+        Synchronisation::Publish(node) => Activity::Publish(node),
     }
 }
 

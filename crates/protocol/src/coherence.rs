@@ -25,7 +25,8 @@ use crate::home::{HomeMap, HomePolicy, Located};
 use crate::interval::IntervalLog;
 use crate::outbox::Outbox;
 use crate::{
-    Done, Effect, FAULTING_FROM_GRANULES, Fact, ProtocolError, Sync, Waiter, WriteTracking, unexpected,
+    Done, Effect, FAULTING_FROM_GRANULES, Fact, ProtocolError, Synchronisation, Waiter, WriteTracking,
+    unexpected,
 };
 
 /// Pages without access between two that are invalidated, at most, for both to be one call: looking at so many costs
@@ -49,7 +50,7 @@ pub struct WordOperation {
 #[derive(Clone, Copy, Debug)]
 pub enum AfterRelease {
     /// The thread goes on to take a lock: only where acquires end intervals.
-    Acquire(Sync, Waiter),
+    Acquire(Synchronisation, Waiter),
     /// The lock is given up by the thread that waits for that.
     Unlock(LockId, Waiter),
     /// The lock is given up by a thread that then waits for a signal.

@@ -26,8 +26,8 @@ use crate::interval::IntervalLog;
 use crate::lock::{LockAction, Locks};
 use crate::team::{Gathered, Team};
 use crate::{
-    Done, Effect, Engine, Fact, HomePolicy, Misfit, Misuse, Outcome, Protocol, ProtocolError, Sync, Waiter,
-    WriteTracking, unexpected,
+    Done, Effect, Engine, Fact, HomePolicy, Misfit, Misuse, Outcome, Protocol, ProtocolError,
+    Synchronisation, Waiter, WriteTracking, unexpected,
 };
 
 /// The engine of one node.
@@ -293,6 +293,11 @@ impl Consistency {
 
     fn finish_release(&mut self) {
         let OpenRelease { seq, noticed, then, .. } = self.site.release.take().expect("a release is open");
+        assert_eq!(
+            seq,
+            self.site.timestamp.get(self.site.me) + 1,
+            "intervals are numbered one after the other"
+        );
         let makes_known = self.site.acquires_end_intervals;
         if makes_known || !noticed.is_empty() {
             self.site.tell(|| Some(Fact::Closed { seq, pages: noticed.clone() }));
@@ -316,7 +321,7 @@ impl Consistency {
             AfterRelease::Wait(lock, waiter) => {
                 self.give_up(lock, waiter);
                 if self.conds.released(waiter) {
-                    self.synchronise(Sync::Acquire(lock), waiter);
+                    self.synchronise(Synchronisation::Acquire(lock), waiter);
                 }
             }
             AfterRelease::Acquire(sync, waiter) => self.begin_acquire(sync, waiter),
@@ -477,40 +482,44 @@ impl Consistency {
         }
     }
 
-    fn begin_acquire(&mut self, sync: Sync, waiter: Waiter) {
+    fn begin_acquire(&mut self, sync: Synchronisation, waiter: Waiter) {
         match sync {
-            Sync::TryAcquire(lock) => {
+            Synchronisation::TryAcquire(lock) => {
                 let action = self.locks.try_acquire(lock, waiter, &self.site.timestamp);
                 self.carry_out([action]);
             }
-            Sync::Acquire(lock) => self.acquire_lock(lock, waiter),
+            Synchronisation::Acquire(lock) => self.acquire_lock(lock, waiter),
             other => unreachable!("{other:?} acquires nothing"),
         }
     }
 
-    fn synchronise(&mut self, sync: Sync, waiter: Waiter) {
+    fn synchronise(&mut self, sync: Synchronisation, waiter: Waiter) {
         let nodes = self.site.limits.nodes;
         let out = &mut self.site.out;
         match sync {
-            Sync::Acquire(_) | Sync::TryAcquire(_) if self.site.acquires_end_intervals => {
+            Synchronisation::Acquire(_) | Synchronisation::TryAcquire(_)
+                if self.site.acquires_end_intervals =>
+            {
                 self.site.release_for(AfterRelease::Acquire(sync, waiter));
             }
-            Sync::Acquire(_) | Sync::TryAcquire(_) => self.begin_acquire(sync, waiter),
-            Sync::Release(lock) | Sync::Wait(_, lock) if !self.locks.is_held_by(lock, waiter) => {
+            Synchronisation::Acquire(_) | Synchronisation::TryAcquire(_) => self.begin_acquire(sync, waiter),
+            Synchronisation::Release(lock) | Synchronisation::Wait(_, lock)
+                if !self.locks.is_held_by(lock, waiter) =>
+            {
                 out.wake(waiter, Outcome::Misuse(Misuse::NotHeld(lock)));
             }
-            Sync::Release(lock) => self.site.release_for(AfterRelease::Unlock(lock, waiter)),
-            Sync::Wait(cond, lock) => {
+            Synchronisation::Release(lock) => self.site.release_for(AfterRelease::Unlock(lock, waiter)),
+            Synchronisation::Wait(cond, lock) => {
                 self.conds.begin_wait(waiter, lock);
                 out.send(cond.manager(nodes), &Message::CondWait { cond, ticket: waiter.0 });
             }
-            Sync::Signal(cond) | Sync::Broadcast(cond) => {
-                let all = matches!(sync, Sync::Broadcast(_));
+            Synchronisation::Signal(cond) | Synchronisation::Broadcast(cond) => {
+                let all = matches!(sync, Synchronisation::Broadcast(_));
                 out.send(cond.manager(nodes), &Message::CondSignal { cond, all });
                 out.wake(waiter, Outcome::Done);
             }
-            Sync::Collective(collective) => self.gather(collective, waiter),
-            Sync::Publish(to) => self.site.release_for(AfterRelease::Publish(to, waiter)),
+            Synchronisation::Collective(collective) => self.gather(collective, waiter),
+            Synchronisation::Publish(to) => self.site.release_for(AfterRelease::Publish(to, waiter)),
         }
     }
 }
@@ -777,7 +786,7 @@ impl Consistency {
             match action {
                 CondAction::Nothing => {}
                 CondAction::Release(lock, waiter) => self.site.release_for(AfterRelease::Wait(lock, waiter)),
-                CondAction::Acquire(lock, waiter) => self.synchronise(Sync::Acquire(lock), waiter),
+                CondAction::Acquire(lock, waiter) => self.synchronise(Synchronisation::Acquire(lock), waiter),
             }
             return Ok(());
         }
@@ -914,7 +923,7 @@ impl Engine for Consistency {
         }
     }
 
-    fn handle_sync(&mut self, sync: Sync, waiter: Waiter) {
+    fn handle_sync(&mut self, sync: Synchronisation, waiter: Waiter) {
         self.synchronise(sync, waiter);
         self.advance();
     }

@@ -33,7 +33,7 @@ pub const FAULTING_FROM_GRANULES: u64 = 16;
 
 /// What a program thread asks of the protocol besides loads and stores.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Sync {
+pub enum Synchronisation {
     /// Take a lock, waiting for it.
     Acquire(LockId),
     /// Take a lock if it is free.
@@ -470,7 +470,7 @@ pub trait Engine: Send {
     fn handle_fault(&mut self, page: PageId, wanted: Access, waiter: Option<Waiter>);
 
     /// A thread synchronises; it waits until its `Wake` (which may already be among the next effects).
-    fn handle_sync(&mut self, sync: Sync, waiter: Waiter);
+    fn handle_sync(&mut self, sync: Synchronisation, waiter: Waiter);
 
     /// A thread operates on an atomic word, `offset` bytes (a multiple of 8) into a granule.
     fn handle_atomic(&mut self, page: PageId, offset: u32, operation: AtomicOperation, waiter: Waiter);

@@ -443,6 +443,11 @@ impl Hlrc {
         for diff in diffs {
             self.check_diff(site, diff)?;
             let PageDiff { page: page_id, runs } = *diff;
+            let held = self.pages.get(&page_id).map_or(0, |page| page.held.get(writer));
+            if held > seq {
+                let got = format!("one of interval {seq} behind interval {held}");
+                return Err(unexpected("a writer's diffs in the order of its intervals", got));
+            }
             if !self.moves.keep_diff(diff, writer, seq, false) {
                 self.apply_diff(site, page_id, writer, seq, runs);
                 self.serve_pending(site, page_id);

@@ -35,7 +35,7 @@ pub mod team;
 pub use consistency::Consistency;
 pub use engine::{
     Done, Effect, Engine, FAULTING_FROM_GRANULES, Misfit, Misuse, NewContent, Outcome, PageToSend,
-    ProtocolError, ReadOutcome, Sync, Waiter, WriteTracking,
+    ProtocolError, ReadOutcome, Synchronisation, Waiter, WriteTracking,
 };
 pub use fact::Fact;
 pub use home::HomePolicy;

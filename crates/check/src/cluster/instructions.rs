@@ -1,7 +1,7 @@
 //! What threads do: instructions carried out, where they may at once, or begun, where an engine is asked first.
 
 use hiroba_base::{Access, RngExt};
-use hiroba_protocol::{Engine, Sync};
+use hiroba_protocol::{Engine, Synchronisation};
 use hiroba_trace::{Activity, Event};
 use hiroba_wire::AtomicOperation;
 
@@ -66,21 +66,21 @@ impl<E: Engine> Cluster<E> {
 
     fn synchronise(&mut self, number: usize, instruction: Instruction) -> Result<(), Failure> {
         let (sync, wait) = match instruction {
-            Instruction::Lock(lock) => (Sync::Acquire(lock), Wait::Acquire(lock)),
-            Instruction::TryLock(lock, into) => (Sync::TryAcquire(lock), Wait::Try(lock, into)),
-            Instruction::Unlock(lock) => (Sync::Release(lock), Wait::Release),
-            Instruction::Wait(cond, lock) => (Sync::Wait(cond, lock), Wait::Condition(lock)),
-            Instruction::Signal(cond) => (Sync::Signal(cond), Wait::Signal),
-            Instruction::Broadcast(cond) => (Sync::Broadcast(cond), Wait::Signal),
+            Instruction::Lock(lock) => (Synchronisation::Acquire(lock), Wait::Acquire(lock)),
+            Instruction::TryLock(lock, into) => (Synchronisation::TryAcquire(lock), Wait::Try(lock, into)),
+            Instruction::Unlock(lock) => (Synchronisation::Release(lock), Wait::Release),
+            Instruction::Wait(cond, lock) => (Synchronisation::Wait(cond, lock), Wait::Condition(lock)),
+            Instruction::Signal(cond) => (Synchronisation::Signal(cond), Wait::Signal),
+            Instruction::Broadcast(cond) => (Synchronisation::Broadcast(cond), Wait::Signal),
             Instruction::Collective(collective) => {
                 self.threads[number].meetings += 1;
-                (Sync::Collective(collective), Wait::Collective(collective))
+                (Synchronisation::Collective(collective), Wait::Collective(collective))
             }
-            Instruction::Publish { to, tag } => (Sync::Publish(to), Wait::Publish { to, tag }),
+            Instruction::Publish { to, tag } => (Synchronisation::Publish(to), Wait::Publish { to, tag }),
             other => unreachable!("{other:?} does not synchronise"),
         };
         self.enter(number, activity_of(sync));
-        if let Sync::Release(lock) | Sync::Wait(_, lock) = sync {
+        if let Synchronisation::Release(lock) | Synchronisation::Wait(_, lock) = sync {
             self.note_release(number, lock);
         }
         let thread = &mut self.threads[number];

@@ -2,7 +2,7 @@
 
 use hiroba_base::{Access, NodeId, PageId, PageRange};
 use hiroba_protocol::Protocol;
-use hiroba_protocol::{Engine, Fact, Sync};
+use hiroba_protocol::{Engine, Fact, Synchronisation};
 use hiroba_trace::{Activity, Event, MessageKind, Record, ThreadNumber};
 use hiroba_wire::Collective;
 
@@ -51,15 +51,15 @@ fn kind_of(bytes: &[u8]) -> MessageKind {
 }
 
 /// What a thread does in a call.
-pub(super) fn activity_of(sync: Sync) -> Activity {
+pub(super) fn activity_of(sync: Synchronisation) -> Activity {
     match sync {
-        Sync::Acquire(lock) | Sync::TryAcquire(lock) => Activity::Acquire(lock),
-        Sync::Release(lock) => Activity::Release(lock),
-        Sync::Wait(cond, lock) => Activity::Wait(cond, lock),
-        Sync::Signal(cond) | Sync::Broadcast(cond) => Activity::Signal(cond),
-        Sync::Collective(Collective::Barrier) => Activity::Barrier,
-        Sync::Collective(_) => Activity::Collective,
-        Sync::Publish(to) => Activity::Publish(to),
+        Synchronisation::Acquire(lock) | Synchronisation::TryAcquire(lock) => Activity::Acquire(lock),
+        Synchronisation::Release(lock) => Activity::Release(lock),
+        Synchronisation::Wait(cond, lock) => Activity::Wait(cond, lock),
+        Synchronisation::Signal(cond) | Synchronisation::Broadcast(cond) => Activity::Signal(cond),
+        Synchronisation::Collective(Collective::Barrier) => Activity::Barrier,
+        Synchronisation::Collective(_) => Activity::Collective,
+        Synchronisation::Publish(to) => Activity::Publish(to),
     }
 }
 

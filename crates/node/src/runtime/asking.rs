@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use hiroba_base::{Access, CondId, LockId, PageRange};
 use hiroba_memory::fault::{Fault, FaultKind, FaultOutcome};
-use hiroba_protocol::{Engine, Misuse, Outcome, Sync, Waiter};
+use hiroba_protocol::{Engine, Misuse, Outcome, Synchronisation, Waiter};
 use hiroba_trace::Activity;
 use hiroba_wire::{AtomicOperation, AtomicOutcome, Collective};
 use rustix::event::{PollFd, PollFlags, poll};
@@ -281,13 +281,13 @@ impl Runtime {
 
     /// Takes a lock.
     pub fn lock(&self, lock: LockId) {
-        self.synchronise("hiroba_lock", TimeClass::Lock, Sync::Acquire(lock));
+        self.synchronise("hiroba_lock", TimeClass::Lock, Synchronisation::Acquire(lock));
         self.account.tallies.lock_acquires.fetch_add(1, Ordering::Relaxed);
     }
 
     /// Takes a lock if it is free; whether it was.
     pub fn try_lock(&self, lock: LockId) -> bool {
-        let outcome = self.synchronise("hiroba_trylock", TimeClass::Lock, Sync::TryAcquire(lock));
+        let outcome = self.synchronise("hiroba_trylock", TimeClass::Lock, Synchronisation::TryAcquire(lock));
         let taken = outcome != Outcome::Refused;
         self.account.tallies.lock_acquires.fetch_add(u64::from(taken), Ordering::Relaxed);
         taken
@@ -295,36 +295,40 @@ impl Runtime {
 
     /// Gives a lock up.
     pub fn unlock(&self, lock: LockId) {
-        self.synchronise("hiroba_unlock", TimeClass::Lock, Sync::Release(lock));
+        self.synchronise("hiroba_unlock", TimeClass::Lock, Synchronisation::Release(lock));
     }
 
     /// Gives the lock up, waits for a signal, takes the lock again.
     pub fn cond_wait(&self, cond: CondId, lock: LockId) {
-        self.synchronise("hiroba_cond_wait", TimeClass::Lock, Sync::Wait(cond, lock));
+        self.synchronise("hiroba_cond_wait", TimeClass::Lock, Synchronisation::Wait(cond, lock));
         self.account.tallies.lock_acquires.fetch_add(1, Ordering::Relaxed);
     }
 
     /// Wakes one waiter.
     pub fn cond_signal(&self, cond: CondId) {
-        self.synchronise("hiroba_cond_signal", TimeClass::Lock, Sync::Signal(cond));
+        self.synchronise("hiroba_cond_signal", TimeClass::Lock, Synchronisation::Signal(cond));
     }
 
     /// Wakes all waiters.
     pub fn cond_broadcast(&self, cond: CondId) {
-        self.synchronise("hiroba_cond_broadcast", TimeClass::Lock, Sync::Broadcast(cond));
+        self.synchronise("hiroba_cond_broadcast", TimeClass::Lock, Synchronisation::Broadcast(cond));
     }
 
     /// Meets all nodes.
     pub fn barrier(&self) {
-        self.synchronise("hiroba_barrier", TimeClass::Barrier, Sync::Collective(Collective::Barrier));
+        self.synchronise(
+            "hiroba_barrier",
+            TimeClass::Barrier,
+            Synchronisation::Collective(Collective::Barrier),
+        );
         self.account.tallies.barriers.fetch_add(1, Ordering::Relaxed);
     }
 
-    pub(crate) fn synchronise(&self, name: &'static str, class: TimeClass, sync: Sync) -> Outcome {
+    pub(crate) fn synchronise(&self, name: &'static str, class: TimeClass, sync: Synchronisation) -> Outcome {
         let call = describe(name, sync);
         let request = |engine: &mut dyn Engine, waiter| engine.handle_sync(sync, waiter);
         let outcome = self.threads.in_call(call, || self.ask(class, activity_of(sync), request));
-        if matches!(sync, Sync::Release(_) | Sync::Publish(_)) {
+        if matches!(sync, Synchronisation::Release(_) | Synchronisation::Publish(_)) {
             self.hold_back(class);
         }
         if let Outcome::Misuse(misuse) = outcome {
@@ -373,14 +377,14 @@ impl Runtime {
 }
 
 /// What the calling thread is about to wait in, for reports.
-fn describe(name: &'static str, sync: Sync) -> Call {
+fn describe(name: &'static str, sync: Synchronisation) -> Call {
     let (arguments, lock) = match sync {
-        Sync::Acquire(lock) | Sync::TryAcquire(lock) | Sync::Release(lock) => {
-            ([Some(lock.0), None], Some(lock.0))
-        }
-        Sync::Wait(cond, lock) => ([Some(cond.0), Some(lock.0)], None),
-        Sync::Signal(cond) | Sync::Broadcast(cond) => ([Some(cond.0), None], None),
-        Sync::Collective(_) | Sync::Publish(_) => ([None, None], None),
+        Synchronisation::Acquire(lock)
+        | Synchronisation::TryAcquire(lock)
+        | Synchronisation::Release(lock) => ([Some(lock.0), None], Some(lock.0)),
+        Synchronisation::Wait(cond, lock) => ([Some(cond.0), Some(lock.0)], None),
+        Synchronisation::Signal(cond) | Synchronisation::Broadcast(cond) => ([Some(cond.0), None], None),
+        Synchronisation::Collective(_) | Synchronisation::Publish(_) => ([None, None], None),
     };
     Call { name, arguments, lock, site: call_site::noted() }
 }

@@ -339,6 +339,8 @@ impl Hlrc {
         fetch: &Fetch,
     ) -> Arrived {
         let page = self.pages.entry(located.page).or_default();
+        assert!(version.covers(&page.needed), "a copy that lacks what notices name is asked for again");
+        assert!(version.covers(&page.held), "versions only grow: {version:?} comes after {:?}", page.held);
         page.held = version.clone();
         page.needed = VersionVector::new();
         page.valid = true;

@@ -5,7 +5,9 @@ use std::collections::VecDeque;
 use hiroba_base::{Access, NodeId, PageId, PageRange, PageSet, PageSize};
 use hiroba_protocol::barrier::BELOW_MAX;
 use hiroba_protocol::hlrc::Hlrc;
-use hiroba_protocol::{Consistency, Done, Effect, Engine, Outcome, PageToSend, Sync, Waiter, WriteTracking};
+use hiroba_protocol::{
+    Consistency, Done, Effect, Engine, Outcome, PageToSend, Synchronisation, Waiter, WriteTracking,
+};
 use hiroba_wire::{Collective, Limits, Message, PageCopy, Placement};
 
 const GRANULE_BYTES: u32 = 4096;
@@ -137,7 +139,7 @@ impl Job {
     }
 
     fn come_to(&mut self, node: NodeId, collective: Collective) {
-        self.engine(node).handle_sync(Sync::Collective(collective), THREAD);
+        self.engine(node).handle_sync(Synchronisation::Collective(collective), THREAD);
         self.carry_out(node);
     }
 
@@ -327,7 +329,7 @@ fn pages_that_are_asked_for_together_wait_each_for_its_own_diffs() {
         job.touch(node_2, page, Access::Write);
     }
     // Node 2's diffs are on their way to node 0 while node 1 hears of them and asks.
-    job.engine(node_2).handle_sync(Sync::Publish(NODE_1), THREAD);
+    job.engine(node_2).handle_sync(Synchronisation::Publish(NODE_1), THREAD);
     job.carry_out(node_2);
     let all = std::mem::take(&mut job.network);
     let (late, soon): (Vec<_>, Vec<_>) = all.into_iter().partition(|(_, to, _)| *to == NODE_0);
