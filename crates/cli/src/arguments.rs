@@ -163,13 +163,14 @@ Times are of single operations, measured one by one after a warm-up; p50 is the 
 99th percentile. 'raw' is the same exchange over plain sockets (or mapped memory), or the same bytes \
 moved by plain loads, measured in the same run; 'ratio' is ours over raw, and 'raw, sealed' the plain \
 exchange with the fabric's seal on every message. 'home idle' waits for the answer awake, 'home \
-computing' runs the program meanwhile.";
+computing' runs the program meanwhile. Rows are printed as they are measured; where nodes got less \
+than 0.9 of a core while they could run, it is said below them.";
 
 const AFTER_REPRODUCE_HELP: &str = "\
 Compiles the papers' programs with $HIROBA_CC, $CC or cc, with Hiroba and without, and runs both. A \
 run whose checks do not pass is an error and never a figure. Every figure says how it was obtained: \
 by the clock, or, where nodes share cores, from processor seconds, which know no waiting and so give \
-an upper bound. Leave the machine alone meanwhile.
+an upper bound. Leave the machine alone meanwhile: figures by the clock of a busy one bear a '!'.
 
 Exit status: 0, 2 an unknown paper or a file that cannot be written, 125 a run failed or a paper is \
 not available yet, 127 there is no compiler.";
@@ -376,7 +377,7 @@ struct RunArguments {
     /// Run this node under gdb, or $HIROBA_DEBUGGER, on the terminal; the other nodes run on
     #[arg(long, value_name = "NODE", allow_hyphen_values = true)]
     debug: Option<String>,
-    /// Show where the time went when the job has ended; =json:FILE writes it to FILE (give both for both)
+    /// Show where the time went when the job has ended, and whether nodes got the cores that they could have used; =json:FILE writes it to FILE (give both for both)
     #[arg(long, value_name = "json:FILE", num_args = 0..=1, require_equals = true, default_missing_value = "")]
     stats: Vec<OsString>,
     /// Record faults, messages and synchronisation of every node in DIR, which must be new or empty

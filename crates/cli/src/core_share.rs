@@ -5,22 +5,31 @@ use hiroba_trace::NodeStatistics;
 /// With less of a core than this for each thread that could run, figures by the clock say so.
 pub const ENOUGH: f64 = 0.9;
 
+/// Below this part of the processors' time for others, threads have waited for those of their own job.
+const OTHERS_MIN: f64 = 0.05;
+
+/// Whether threads of a node that waited for a core did so for others of their own job: there are more of them than cores, by the
+/// job's size, or since the program has started some.
+pub fn share_cores(node: &NodeStatistics) -> bool {
+    node.shares_cores || node.others_share.is_some_and(|others| others < OTHERS_MIN)
+}
+
 /// A share in two digits, rounded down: what is too little shows as too little.
 pub fn in_words(share: f64) -> String {
     format!("{:.2}", (100.0 * share).floor() / 100.0)
 }
 
-/// The least share of some nodes that have a core for each of their threads, by the job's own size.
+/// The least share of some nodes whose threads had no others of their job to wait for.
 pub fn least_with_cores<'a>(nodes: impl IntoIterator<Item = &'a NodeStatistics>) -> Option<f64> {
-    least(nodes.into_iter().filter(|node| !node.shares_cores))?.core_share
+    least(nodes.into_iter().filter(|node| !share_cores(node)))?.core_share
 }
 
 /// What is to be said of the nodes of a run, if one of them got too little.
 pub fn remark(nodes: &[NodeStatistics]) -> Option<String> {
     let too_little = || nodes.iter().filter(|node| node.core_share.is_some_and(|share| share < ENOUGH));
-    let node = least(too_little().filter(|node| !node.shares_cores)).or_else(|| least(too_little()))?;
+    let node = least(too_little().filter(|node| !share_cores(node))).or_else(|| least(too_little()))?;
     let share = node.core_share?;
-    let why = if node.shares_cores { "they share cores" } else { "the machine is busy" };
+    let why = if share_cores(node) { "they share cores" } else { "the machine is busy" };
     Some(format!("node {} got {} of a core for each ready thread: {why}", node.node.0, in_words(share)))
 }
 
@@ -48,6 +57,7 @@ mod tests {
             wall_s: 1.0,
             core_share: *core_share,
             shares_cores,
+            others_share: None,
             time_s: TimeBreakdown::default(),
             counters: Counters::default(),
         };
@@ -75,6 +85,15 @@ mod tests {
         let told = remark(&crowd).expect("less than enough");
         assert_eq!(told, "node 1 got 0.48 of a core for each ready thread: they share cores");
         assert_eq!(least_with_cores(&crowd), None);
+        let mut own_threads = nodes(&[Some(0.5)], false);
+        own_threads[0].others_share = Some(0.01);
+        assert!(
+            remark(&own_threads).is_some_and(|told| told.ends_with("they share cores")),
+            "nobody else ran"
+        );
+        assert_eq!(least_with_cores(&own_threads), None);
+        own_threads[0].others_share = Some(0.5);
+        assert!(remark(&own_threads).is_some_and(|told| told.ends_with("the machine is busy")));
         let mut mixed = nodes(&[Some(0.5), Some(0.48)], false);
         mixed[1].shares_cores = true;
         assert_eq!(least_with_cores(&mixed), Some(0.5));

@@ -348,6 +348,7 @@ mod tests {
             wall_s: 1.0,
             core_share: None,
             shares_cores: false,
+            others_share: None,
             time_s,
             counters: Counters::default(),
         };
@@ -363,6 +364,7 @@ mod tests {
             wall_s: 1000.0,
             core_share,
             shares_cores,
+            others_share: None,
             time_s: TimeBreakdown { compute: 1000.0, ..TimeBreakdown::default() },
             counters: Counters::default(),
         };

@@ -319,7 +319,15 @@ mod tests {
                 counters.diff_bytes = 1023 << 40;
                 counters.messages_sent = 999_999_999_999;
             }
-            NodeStatistics { node, wall_s: scale, core_share: None, shares_cores: false, time_s, counters }
+            NodeStatistics {
+                node,
+                wall_s: scale,
+                core_share: None,
+                shares_cores: false,
+                others_share: None,
+                time_s,
+                counters,
+            }
         });
         RunStatistics {
             program: "prog".to_owned(),

@@ -248,7 +248,15 @@ impl Account {
         }
         time_s.compute = (threads_s - time_s.sum()).max(0.0); // else a rounding error may show
         let counters = self.tallies.counters();
-        NodeStatistics { node, wall_s, core_share: None, shares_cores: false, time_s, counters }
+        NodeStatistics {
+            node,
+            wall_s,
+            core_share: None,
+            shares_cores: false,
+            others_share: None,
+            time_s,
+            counters,
+        }
     }
 }
 

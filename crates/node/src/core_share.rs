@@ -4,11 +4,17 @@
 //! (`/proc/PID/task/TID/schedstat`, Documentation/scheduler/sched-stats.rst). A thread that sleeps does neither, and one that
 //! waits awake runs, so a share below one means that others had the processor: another program, or other threads of the job.
 //!
+//! Which of the two it was tells the time that the node's processors were busy at all (`/proc/stat`, proc_stat(5)): what of it the
+//! node's own threads did not use, others did.
+//!
 //! The counts of a thread are gone when it has ended. So a thread that the runtime knows is counted as it ends; one that
 //! never called the runtime and ended before the account was made is left out.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use rustix::thread::{CpuSet, sched_getaffinity};
 
 use crate::threads::THREADS_MAX;
 
@@ -26,6 +32,17 @@ struct Counted {
     sum: Times,
     /// What of each thread is in the sum already, or was there before the account began.
     of_each: BTreeMap<u32, Times>,
+    began: Option<Began>,
+}
+
+/// How the account began.
+#[derive(Debug)]
+struct Began {
+    at: Instant,
+    /// The processors that the calling thread might use.
+    processors: CpuSet,
+    /// For how long they had been busy.
+    busy: Duration,
 }
 
 /// The running account of this process's share.
@@ -40,6 +57,7 @@ impl CoreShare {
         let mut counted = self.counted.lock().unwrap_or_else(PoisonError::into_inner);
         counted.look(threads());
         counted.sum = Times::default();
+        counted.began = Began::now();
     }
 
     /// The calling thread ends.
@@ -60,6 +78,51 @@ impl CoreShare {
         counted.look(threads());
         counted.share()
     }
+
+    /// The part of the processors' time that other processes had since the account began; `None` where the kernel does not tell.
+    pub fn of_others(&self) -> Option<f64> {
+        let mut counted = self.counted.lock().unwrap_or_else(PoisonError::into_inner);
+        counted.look(threads());
+        let began = counted.began.as_ref()?;
+        let busy = busy(&proc_stat()?, &began.processors)?.saturating_sub(began.busy);
+        let whole = began.at.elapsed() * began.processors.count();
+        part_of_others(busy, Duration::from_nanos(counted.sum.ran), whole)
+    }
+}
+
+impl Began {
+    fn now() -> Option<Began> {
+        let processors = sched_getaffinity(None).ok()?;
+        Some(Began { at: Instant::now(), processors, busy: busy(&proc_stat()?, &processors)? })
+    }
+}
+
+fn proc_stat() -> Option<String> {
+    std::fs::read_to_string("/proc/stat").ok()
+}
+
+/// For how long some processors have been busy, all together: all but idle time and time in which they wait for a disc. What a
+/// hypervisor took of them is busy time, too.
+fn busy(proc_stat: &str, processors: &CpuSet) -> Option<Duration> {
+    const BUSY_FIELDS: [usize; 6] = [0, 1, 2, 5, 6, 7];
+    let of_line = |line: &str| {
+        let (name, times) = line.split_once(' ')?;
+        let number: usize = name.strip_prefix("cpu")?.parse().ok()?;
+        if number >= CpuSet::MAX_CPU || !processors.is_set(number) {
+            return None;
+        }
+        let times: Vec<u64> = times.split_whitespace().map_while(|time| time.parse().ok()).collect();
+        Some(BUSY_FIELDS.iter().filter_map(|field| times.get(*field)).sum::<u64>())
+    };
+    let ticks: u64 = proc_stat.lines().filter_map(of_line).sum();
+    (ticks > 0)
+        .then(|| Duration::from_secs_f64(ticks as f64 / rustix::param::clock_ticks_per_second() as f64))
+}
+
+/// What of a time the processors were busy for others than those that ran for so long.
+fn part_of_others(busy: Duration, ran: Duration, whole: Duration) -> Option<f64> {
+    let part = busy.saturating_sub(ran).as_secs_f64() / whole.as_secs_f64();
+    (busy > Duration::ZERO && part.is_finite()).then(|| part.min(1.0))
 }
 
 impl Counted {
@@ -149,6 +212,27 @@ mod tests {
         assert_eq!(counted.sum, times(601, 300));
         counted.look(vec![(7, times(100, 0)), (8, times(40, 60))]);
         assert_eq!(counted.sum, times(641, 360), "another thread has its number");
+    }
+
+    #[test]
+    fn what_a_node_did_not_use_of_its_busy_processors_others_did() {
+        let stat = "cpu  9 9 9 9 9 9 9 9 0 0\ncpu0 100 20 30 4000 50 6 7 8 90 1\ncpu1 1000 0 0 0 0 0 0 0 0 0\nintr 5\n";
+        let set = |numbers: &[usize]| {
+            let mut set = CpuSet::new();
+            numbers.iter().for_each(|number| set.set(*number));
+            set
+        };
+        let ticks =
+            |ticks: f64| Duration::from_secs_f64(ticks / rustix::param::clock_ticks_per_second() as f64);
+        assert_eq!(busy(stat, &set(&[0])), Some(ticks(171.0)));
+        assert_eq!(busy(stat, &set(&[0, 1])), Some(ticks(1171.0)));
+        assert_eq!((busy(stat, &set(&[7])), busy("", &set(&[0]))), (None, None));
+        let seconds = Duration::from_secs;
+        assert_eq!(part_of_others(seconds(8), seconds(3), seconds(10)), Some(0.5));
+        assert_eq!(part_of_others(seconds(3), seconds(3), seconds(10)), Some(0.0));
+        assert_eq!(part_of_others(seconds(2), seconds(3), seconds(10)), Some(0.0), "clocks differ a little");
+        assert_eq!(part_of_others(seconds(0), seconds(0), seconds(10)), None, "nothing was counted");
+        assert_eq!(part_of_others(seconds(1), seconds(0), seconds(0)), None);
     }
 
     #[test]

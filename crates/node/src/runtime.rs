@@ -393,8 +393,12 @@ impl Runtime {
     /// The same with the share of the processors, which takes longer to find out.
     pub fn last_statistics(&self) -> NodeStatistics {
         let _signals = SignalsHeld::hold();
-        let core_share = self.account.core_share.share();
-        NodeStatistics { core_share, shares_cores: !self.has_cores_to_spare(), ..self.statistics() }
+        NodeStatistics {
+            core_share: self.account.core_share.share(),
+            shares_cores: !self.has_cores_to_spare(),
+            others_share: self.account.core_share.of_others(),
+            ..self.statistics()
+        }
     }
 
     /// Prepares the calling thread, which is about to run the program's code: a stack for fault handlers, a place to wait.

@@ -163,6 +163,9 @@ pub struct NodeStatistics {
     /// The job has more threads on the node's machine than that has cores for them, so that they take turns.
     #[serde(default)]
     pub shares_cores: bool,
+    /// The part of its processors' time that others than this node had. `None` where the kernel does not tell.
+    #[serde(default)]
+    pub others_share: Option<f64>,
     /// Where they went; sums to threads × `wall_s`.
     pub time_s: TimeBreakdown,
     /// What was counted.

@@ -60,7 +60,7 @@ pub struct Row {
     /// measured together; `None` where the kernel does not count it.
     #[serde(default)]
     pub core_share: Option<f64>,
-    /// The measurement had more threads than there are cores.
+    /// Threads that waited for a core did so for others of the measurement.
     #[serde(default)]
     pub shares_cores: bool,
 }
@@ -279,7 +279,7 @@ impl Told {
 
     /// All rows since the last end of a job were measured together, and so was the share of the processors.
     fn end_of_job(&mut self, core_share: Option<f64>, nodes: Option<&[NodeStatistics]>) {
-        let shares_cores = nodes.is_some_and(|nodes| nodes.iter().any(|node| node.shares_cores));
+        let shares_cores = nodes.is_some_and(|nodes| nodes.iter().any(core_share::share_cores));
         for row in &mut self.rows[self.concluded..] {
             (row.core_share, row.shares_cores) = (core_share, shares_cores);
         }

@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 
 use hiroba_wire::control::CodeSite;
 
+use crate::quantities::counted;
 use crate::symbols::Symboliser;
 
 /// Threads that are told of; the others are counted.
@@ -301,7 +302,8 @@ pub fn gather(pid: i32, before: Option<&Shares>) -> Vec<String> {
     let told = all.iter().take(THREADS_MAX);
     lines.extend(told.filter_map(|tid| describe(Task { pid, tid: *tid }, since(tid), &code)));
     if all.len() > THREADS_MAX {
-        lines.push(format!("and {} threads more", all.len() - THREADS_MAX));
+        let more = (all.len() - THREADS_MAX).to_string();
+        lines.push(format!("and {} more", counted(&more, "thread", "threads")));
     }
     lines
 }

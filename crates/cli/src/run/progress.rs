@@ -231,7 +231,15 @@ mod tests {
             barriers: events,
             ..Counters::default()
         };
-        NodeStatistics { node: NodeId(node), wall_s, core_share: None, shares_cores: false, time_s, counters }
+        NodeStatistics {
+            node: NodeId(node),
+            wall_s,
+            core_share: None,
+            shares_cores: false,
+            others_share: None,
+            time_s,
+            counters,
+        }
     }
 
     const TWO: NodeCounts = NodeCounts { all: 2, joined: 2, alive: 2 };

@@ -54,6 +54,7 @@ fn account(node: NodeId) -> String {
         wall_s: 1.0,
         core_share: None,
         shares_cores: false,
+        others_share: None,
         time_s,
         counters,
     })
