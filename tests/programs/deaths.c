@@ -10,10 +10,39 @@ static void store(int *place)
     *place = 7; /* HERE: store */
 }
 
+static size_t measure(const char *text)
+{
+    return strlen(text); /* HERE: measure */
+}
+
+/* The way back from here leads nowhere. */
+static void lose_the_way(volatile int *place)
+{
+    void **frame = __builtin_frame_address(0);
+    frame[0] = frame[1] = (void *)16;
+    *place = 7; /* HERE: lose_the_way */
+}
+
+/* Needs more and more memory, up to a bound that a limit shall come before. */
+static void hoard(void)
+{
+    enum { PIECE = 1 << 20, PIECES = 1 << 10 };
+    for (int count = 0; count < PIECES; count++) {
+        char *piece = malloc(PIECE);
+        if (piece == NULL)
+            exit(3);
+        memset(piece, count | 1, PIECE);
+    }
+    exit(4);
+}
+
 int main(int argc, char **argv)
 {
     const char *how = argc > 1 ? argv[1] : "";
+    const char *node = getenv("HIROBA_NODE");
     printf("before\n");
+    if (strcmp(how, "early") == 0 && node && strcmp(node, "1") == 0)
+        raise(SIGKILL);
     if (hiroba_init(&argc, &argv) != 0)
         return 1;
     printf("node %d one\nnode %d two\n", hiroba_node(), hiroba_node());
@@ -26,10 +55,20 @@ int main(int argc, char **argv)
     hiroba_barrier();
     if (hiroba_node() == 1 && strcmp(how, "null") == 0)
         store(NULL);
+    if (hiroba_node() == 1 && strcmp(how, "library") == 0)
+        return (int)measure(argc > 5 ? how : NULL);
+    if (hiroba_node() == 1 && strcmp(how, "lost") == 0)
+        lose_the_way(NULL);
+    if (hiroba_node() == 1 && strcmp(how, "half") == 0) {
+        printf("half a line");
+        store(NULL);
+    }
     if (hiroba_node() == 1 && strcmp(how, "exit") == 0)
         exit(0);
     if (hiroba_node() == 1 && strcmp(how, "kill") == 0)
         raise(SIGKILL);
+    if (hiroba_node() == 1 && strcmp(how, "hoard") == 0)
+        hoard();
     hiroba_barrier();
     hiroba_finalize();
     return 0;
