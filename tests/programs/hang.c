@@ -1,6 +1,7 @@
 /*
- * Node 1 hangs: from "hangs" on, no thread of it gets through a system call, the runtime's own neither. One of its threads computes on,
- * which says nothing of the others. Ends with status 77 where the kernel lets no program do that (seccomp(2)).
+ * Node 1 hangs: from "hangs" on, no thread of it gets through a system call, the runtime's own neither. One
+ * of its threads computes on, which says nothing of the others. Ends with status 77 where the kernel lets no
+ * program do that (seccomp(2)).
  */
 #define _GNU_SOURCE
 #include "check.h"
@@ -25,8 +26,10 @@ static void stop_all_calls(void)
         BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_USER_NOTIF),
     };
     struct sock_fprog program = { .len = sizeof rules / sizeof *rules, .filter = rules };
-    unsigned flags = SECCOMP_FILTER_FLAG_TSYNC | SECCOMP_FILTER_FLAG_TSYNC_ESRCH | SECCOMP_FILTER_FLAG_NEW_LISTENER;
-    if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0 || syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, flags, &program) < 0) {
+    unsigned flags = SECCOMP_FILTER_FLAG_TSYNC | SECCOMP_FILTER_FLAG_TSYNC_ESRCH;
+    flags |= SECCOMP_FILTER_FLAG_NEW_LISTENER;
+    if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0
+        || syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, flags, &program) < 0) {
         fprintf(stderr, "cannot stop system calls: %s\n", strerror(errno));
         _exit(77);
     }

@@ -1,7 +1,7 @@
 /*
- * Twelve threads of the program's own on each of two nodes, of which eleven wait for a condition all the time while the twelfth asks the
- * other node for something again and again: what comes meanwhile concerns none of the eleven. Prints how often threads of each node have
- * gone to sleep in that time.
+ * Twelve threads of the program's own on each of two nodes, of which eleven wait for a condition all the time
+ * while the twelfth asks the other node for something again and again: what comes meanwhile concerns none of
+ * the eleven. Prints how often threads of each node have gone to sleep in that time.
  *
  * Proves: all wait, all asking is answered once, and all wake when the condition comes.
  */

@@ -1,4 +1,5 @@
-//! Whether the program itself is linked with this library, or has it preloaded only: by the launcher, as all processes of a node have.
+//! Whether the program itself is linked with this library, or has it preloaded only: by the launcher, as all
+//! processes of a node have.
 
 use std::ffi::{CStr, c_char, c_int, c_void};
 
@@ -13,7 +14,8 @@ pub(crate) fn program_is_linked() -> bool {
     linked
 }
 
-/// Called for each object that is loaded; the first one is the program (dl_iterate_phdr(3)), and none is looked at behind it.
+/// Called for each object that is loaded; the first one is the program (dl_iterate_phdr(3)), and none is
+/// looked at behind it.
 unsafe extern "C" fn look_at_program(
     info: *mut libc::dl_phdr_info,
     _bytes: usize,
@@ -47,7 +49,7 @@ const DT_STRTAB: usize = 5;
 fn needs_library(bias: u64, dynamic: u64) -> bool {
     let first = bias.wrapping_add(dynamic) as usize as *const Entry;
     // SAFETY: the loader has mapped the section, and an entry DT_NULL ends it.
-    let entry = |place: usize| unsafe { first.add(place).read() };
+    let entry = |place: usize| unsafe { first.wrapping_add(place).read() };
     let entries = || (0..).map(entry).take_while(|entry| entry.tag != DT_NULL);
     let Some(strings) = entries().find(|entry| entry.tag == DT_STRTAB) else { return false };
     // Some loaders leave the address as it was linked.

@@ -36,8 +36,9 @@ pub(crate) fn of_instruction(address: usize) -> Option<CodeSite> {
     Some(CodeSite { module: piece.module.to_owned(), offset: address.wrapping_sub(bias) as u64 })
 }
 
-/// Of the calls that lead to an instruction which a signal has interrupted, the innermost one that the program's executable makes: for the
-/// signal's handler, and `None` where the instruction is in the executable itself.
+/// Of the calls that lead to an instruction which a signal has interrupted, the innermost one that the
+/// program's executable makes: for the signal's handler, and `None` where the instruction is in the
+/// executable itself.
 pub(crate) fn of_caller_in_program(interrupted: usize) -> Option<CodeSite> {
     let executable = std::fs::read_link("/proc/self/exe").ok()?;
     let maps = std::fs::read_to_string("/proc/self/maps").ok()?;

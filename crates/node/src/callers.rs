@@ -3,7 +3,8 @@
 use std::ffi::{c_int, c_void};
 use std::ops::ControlFlow;
 
-/// Frames that are walked through. A stack that is deeper without the program's own code is broken, or holds a recursion.
+/// Frames that are walked through. A stack that is deeper without the program's own code is broken, or holds
+/// a recursion.
 const FRAMES_MAX: usize = 64;
 
 /// A frame as the unwinder knows it.
@@ -29,8 +30,9 @@ struct Walk<'a> {
     visit: &'a mut dyn FnMut(usize) -> ControlFlow<()>,
 }
 
-/// From the handler of a signal that has interrupted the instruction at `interrupted`: shows `visit` an instruction of each call
-/// that the thread is in, the innermost first, until it breaks. Nothing is shown where the stack does not lead there.
+/// From the handler of a signal that has interrupted the instruction at `interrupted`: shows `visit` an
+/// instruction of each call that the thread is in, the innermost first, until it breaks. Nothing is shown
+/// where the stack does not lead there.
 ///
 /// A stack that a program has overwritten may lead the unwinder to where no memory is.
 pub(crate) fn walk(interrupted: usize, mut visit: impl FnMut(usize) -> ControlFlow<()>) {

@@ -13,7 +13,8 @@ use crate::runtime::Runtime;
 /// A core dump holds so many stretches of shared memory at most.
 const DUMPED_RUNS_MAX: usize = 4096;
 
-/// How long a thread that touches bad memory while another one of its process dies of the same waits for that.
+/// How long a thread that touches bad memory while another one of its process dies of the same waits for
+/// that.
 const LAST_WORDS_TAKE: Duration = Duration::from_secs(1);
 
 /// The thread that has last words: the first one, for who speaks last ends the process.
@@ -30,8 +31,8 @@ pub(crate) fn prepare() {
     fault::set_last_words(say);
 }
 
-/// Has `act` called before this node says its last words: in signal context, in a process that is about to die. It may only do
-/// what a signal handler may. The first one that is given stays.
+/// Has `act` called before this node says its last words: in signal context, in a process that is about to
+/// die. It may only do what a signal handler may. The first one that is given stays.
 pub fn before_last_words(act: fn()) {
     BEFORE.get_or_init(|| act);
 }
@@ -43,7 +44,8 @@ fn say(signal: i32, address: Option<usize>, program_counter: Option<usize>) {
     let me = rustix::thread::gettid().as_raw_nonzero().get();
     match SPEAKER.compare_exchange(0, me, Ordering::AcqRel, Ordering::Acquire) {
         Ok(_) => runtime.say_why(signal, address, program_counter),
-        // The way back through its calls has led this thread to where no memory is: that is not what killed it.
+        // The way back through its calls has led this thread to where no memory is: that is not what killed
+        // it.
         Err(speaker) if speaker == me => runtime.say_words(WORDS.get()),
         Err(_) => std::thread::sleep(LAST_WORDS_TAKE),
     }

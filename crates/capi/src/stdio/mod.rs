@@ -309,8 +309,9 @@ pub(crate) fn hand_on_lines() {
     unsafe { libc::fflush(stream) };
 }
 
-/// Called when the library is loaded: the same from the beginning of a node's program, which may die before it joins. Not in the
-/// other processes of a node, which have the library preloaded only: those write as they always do.
+/// Called when the library is loaded: the same from the beginning of a node's program, which may die before
+/// it joins. Not in the other processes of a node, which have the library preloaded only: those write as they
+/// always do.
 pub(crate) fn hand_on_lines_of_node() {
     let is_node = std::env::var_os(CONTROL_FD_VARIABLE).is_some() && program_is_linked();
     if is_node && !standard_output().is_null() {

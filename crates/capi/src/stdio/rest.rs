@@ -1,7 +1,9 @@
-//! The part of a line that stands in the buffer of standard output when a bad access to memory kills the process.
+//! The part of a line that stands in the buffer of standard output when a bad access to memory kills the
+//! process.
 //!
-//! fflush(3) is nothing for a signal handler: the stream may be locked, or be changed just now. Here the buffer is only read, by
-//! system calls, which give up where a broken program has put something else. What cannot be told for sure stays where it is.
+//! fflush(3) is nothing for a signal handler: the stream may be locked, or be changed just now. Here the
+//! buffer is only read, by system calls, which give up where a broken program has put something else. What
+//! cannot be told for sure stays where it is.
 
 use std::ffi::c_int;
 use std::mem::{MaybeUninit, offset_of};
@@ -15,8 +17,8 @@ const PATIENCE_MS: c_int = 1000;
 /// The stream holds output, not input (`_IO_CURRENTLY_PUTTING` in the C library's `libio.h`).
 const PUTTING: c_int = 0x800;
 
-/// The beginning of the C library's `struct _IO_FILE` (`bits/types/struct_FILE.h`). The layout is fixed, since programs were
-/// compiled with it.
+/// The beginning of the C library's `struct _IO_FILE` (`bits/types/struct_FILE.h`). The layout is fixed,
+/// since programs were compiled with it.
 #[repr(C)]
 #[derive(Clone, Copy)]
 struct Stream {

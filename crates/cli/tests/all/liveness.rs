@@ -45,8 +45,9 @@ fn a_node_that_is_stopped_ends_the_job() {
     assert_eq!(processes_marked(&mark), 0);
 }
 
-/// A report of a silent node must do for a hang that never comes again: each of the program's and the runtime's threads has its line,
-/// which says whether it sleeps, where, in which function of the kernel, and what it had of the processors.
+/// A report of a silent node must do for a hang that never comes again: each of the program's and the
+/// runtime's threads has its line, which says whether it sleeps, where, in which function of the kernel, and
+/// what it had of the processors.
 fn tells_of_each_thread(called: &Called) {
     // Who notices it first, the launcher or the other node, is chance.
     let silent = ["has answered nothing for 1 s: its runtime hangs", "has heard nothing of node 1"];

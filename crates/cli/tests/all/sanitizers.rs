@@ -89,7 +89,7 @@ fn perf_records_nodes_and_whole_jobs() {
     let (source, program) = (directory.path().join("a.c"), program.to_str().expect("a UTF-8 path"));
     let text = "#include <hiroba.h>\n\
         volatile unsigned long sum;\n\
-        __attribute__((noinline)) void compute(void) { for (long i = 0; i < 300000000; i++) sum += i; }\n\
+        __attribute__((noinline)) void compute(void) { for (long i = 0; i < 100000000; i++) sum += i; }\n\
         int main(int c, char **v) {\n\
         if (hiroba_init(&c, &v)) return 1;\n\
         compute(); hiroba_barrier(); hiroba_finalize(); return 0; }\n";

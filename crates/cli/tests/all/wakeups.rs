@@ -7,8 +7,8 @@ use crate::programs::{compile, run};
 /// What a node receives in a round: what the other one asks, and the answer to what it has asked itself.
 const MESSAGES_A_ROUND: u64 = 2;
 
-/// For a message the thread that watches the fabric wakes, and then, by its bell, the thread that it is for, if that is another one. The
-/// service thread may take part while they change places.
+/// For a message the thread that watches the fabric wakes, and then, by its bell, the thread that it is for,
+/// if that is another one. The service thread may take part while they change places.
 const SLEEPS_A_MESSAGE: u64 = 3;
 
 /// The rounds that a node tells of, and how often its threads went to sleep meanwhile.
@@ -18,8 +18,9 @@ fn rounds_and_sleeps(line: &str) -> Option<(u64, u64)> {
     Some((rounds, words.nth(1)?.parse().ok()?))
 }
 
-/// Of twelve threads of the program's own on each node one asks and eleven wait for something else. One of the twelve watches the fabric.
-/// Were all of them to watch, a message would wake all twelve: that made 22 sleeps a round, where now there are three.
+/// Of twelve threads of the program's own on each node one asks and eleven wait for something else. One of
+/// the twelve watches the fabric. Were all of them to watch, a message would wake all twelve: that made 22
+/// sleeps a round, where now there are three.
 #[test]
 fn a_message_does_not_wake_threads_that_it_is_not_for() {
     let program = compile("tests/programs/own_threads.c");
