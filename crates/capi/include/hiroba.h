@@ -48,6 +48,12 @@
  * it is first touched, as with MCL_ONFAULT, and a limited RLIMIT_MEMLOCK is refused (ENOMEM): the runtime would run into it.
  * The same calls made by raw syscall(2), process_madvise and io_uring are not seen: do not make them on shared memory.
  *
+ * Standard output: in a job, stdout is line-buffered from the start of a program that is linked with this
+ * library, from hiroba_init in others, unless the program calls setvbuf for it: lines that were printed
+ * before a node died are not lost. Half a line in the buffer is written when a bad access to memory kills the
+ * node, and lost when another signal does. C++ streams after std::ios::sync_with_stdio(false) have buffers of
+ * their own: use std::endl or std::unitbuf there.
+ *
  * Signals: handlers of the program's for SIGSEGV and SIGBUS see every fault that is not shared memory's, whenever they are
  * installed; handlers of any signal may load and store shared memory, but must not call this interface.
  *

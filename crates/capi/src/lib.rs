@@ -9,6 +9,7 @@ mod allocation;
 mod allocator;
 mod call_sites;
 mod lifecycle;
+mod linked;
 mod reporting;
 mod signals;
 mod stdio;

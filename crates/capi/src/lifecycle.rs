@@ -24,6 +24,7 @@ fn join() -> c_int {
             leave_children_alone();
             if runtime.has_launcher() {
                 crate::stdio::hand_on_lines();
+                hiroba_node::before_last_words(crate::stdio::write_rest);
             }
             // SAFETY: the handler is a plain function that stays loaded until the process ends.
             unsafe { on_exit(leave_at_exit, std::ptr::null_mut()) };

@@ -1,9 +1,13 @@
 //! Where the program called: the faces note it, reports of waits and races name it.
 
 use std::cell::Cell;
+use std::ops::{ControlFlow, Range};
+use std::path::Path;
 
 use hiroba_wire::control::CodeSite;
 use object::{Object, ObjectSegment};
+
+use crate::callers;
 
 thread_local! {
     static SITE: Cell<usize> = const { Cell::new(0) };
@@ -27,23 +31,54 @@ pub(crate) fn of_return_address(address: usize) -> Option<CodeSite> {
 /// The site of an instruction.
 pub(crate) fn of_instruction(address: usize) -> Option<CodeSite> {
     let maps = std::fs::read_to_string("/proc/self/maps").ok()?;
+    let piece = pieces(&maps).find(|piece| piece.range.contains(&address))?;
+    let bias = piece.module_start.wrapping_sub(link_address(piece.module)?);
+    Some(CodeSite { module: piece.module.to_owned(), offset: address.wrapping_sub(bias) as u64 })
+}
+
+/// Of the calls that lead to an instruction which a signal has interrupted, the innermost one that the
+/// program's executable makes: for the signal's handler, and `None` where the instruction is in the
+/// executable itself.
+pub(crate) fn of_caller_in_program(interrupted: usize) -> Option<CodeSite> {
+    let executable = std::fs::read_link("/proc/self/exe").ok()?;
+    let maps = std::fs::read_to_string("/proc/self/maps").ok()?;
+    let is_in_program = |address: usize| {
+        pieces(&maps)
+            .find(|piece| piece.range.contains(&address))
+            .is_some_and(|piece| Path::new(piece.module) == executable)
+    };
+    if is_in_program(interrupted) {
+        return None;
+    }
+    let mut caller = None;
+    callers::walk(interrupted, |address| {
+        caller = is_in_program(address).then_some(address);
+        if caller.is_some() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+    });
+    of_instruction(caller?)
+}
+
+/// A stretch of memory that holds a piece of a module's file.
+struct Piece<'a> {
+    range: Range<usize>,
+    module: &'a str,
+    /// Where the module's first piece begins.
+    module_start: usize,
+}
+
+/// The pieces of modules in `/proc/self/maps`.
+fn pieces(maps: &str) -> impl Iterator<Item = Piece<'_>> {
     let mut first_of_module: Option<(usize, &str)> = None;
-    for line in maps.lines() {
+    maps.lines().filter_map(move |line| {
         let (range, rest) = line.split_once(' ')?;
         let (start, end) = range.split_once('-')?;
         let start = usize::from_str_radix(start, 16).ok()?;
         let end = usize::from_str_radix(end, 16).ok()?;
-        let Some(path) = rest.find('/').map(|at| &rest[at..]) else { continue };
-        if first_of_module.is_none_or(|(_, module)| module != path) {
-            first_of_module = Some((start, path));
-        }
-        if (start..end).contains(&address) {
-            let (module_start, module) = first_of_module?;
-            let bias = module_start.wrapping_sub(link_address(module)?);
-            return Some(CodeSite { module: module.to_owned(), offset: address.wrapping_sub(bias) as u64 });
-        }
-    }
-    None
+        let module = &rest[rest.find('/')?..];
+        let first = first_of_module.filter(|(_, first)| *first == module).unwrap_or((start, module));
+        first_of_module = Some(first);
+        Some(Piece { range: start..end, module, module_start: first.0 })
+    })
 }
 
 /// The address at which the module's first segment was linked to begin.

@@ -1,5 +1,9 @@
 //! What a process says before a bad access to memory kills it.
 
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicI32, Ordering};
+use std::time::Duration;
+
 use hiroba_memory::fault;
 use hiroba_wire::control::{BadAccess, ToLauncher};
 
@@ -9,26 +13,42 @@ use crate::runtime::Runtime;
 /// A core dump holds so many stretches of shared memory at most.
 const DUMPED_RUNS_MAX: usize = 4096;
 
+/// How long a thread that touches bad memory while another one of its process dies of the same waits for
+/// that.
+const LAST_WORDS_TAKE: Duration = Duration::from_secs(1);
+
+/// The thread that has last words: the first one, for who speaks last ends the process.
+static SPEAKER: AtomicI32 = AtomicI32::new(0);
+
+/// What it has to say.
+static WORDS: OnceLock<BadAccess> = OnceLock::new();
+
+/// What is done before the words are said.
+static BEFORE: OnceLock<fn()> = OnceLock::new();
+
 /// From now on, a signal that nobody handles is explained first.
 pub(crate) fn prepare() {
     fault::set_last_words(say);
+}
+
+/// Has `act` called before this node says its last words: in signal context, in a process that is about to
+/// die. It may only do what a signal handler may. The first one that is given stays.
+pub fn before_last_words(act: fn()) {
+    BEFORE.get_or_init(|| act);
 }
 
 /// In signal context, in a process that is about to die: what is locked is left alone, and the words go out by one call. The launcher
 /// knows how to name places in the program; without one, only what concerns shared memory is said.
 fn say(signal: i32, address: Option<usize>, program_counter: Option<usize>) {
     let Some(runtime) = Runtime::known() else { return };
-    let shared = address.filter(|address| runtime.is_shared(*address, 1));
-    let shared =
-        shared.map(|address| why_not(runtime, signal, address, fault::is_fetch(address, program_counter)));
-    if shared.is_some() || (runtime.has_launcher() && !runtime.is_forked()) {
-        let site = program_counter.and_then(call_site::of_instruction);
-        let is_jump = address.is_some() && address == program_counter;
-        let address = address.map(|address| address as u64);
-        let is_bus_error = signal == libc::SIGBUS;
-        runtime.say_last(BadAccess { is_bus_error, address, site, is_jump, shared });
+    let me = rustix::thread::gettid().as_raw_nonzero().get();
+    match SPEAKER.compare_exchange(0, me, Ordering::AcqRel, Ordering::Acquire) {
+        Ok(_) => runtime.say_why(signal, address, program_counter),
+        // The way back through its calls has led this thread to where no memory is: that is not what killed
+        // it.
+        Err(speaker) if speaker == me => runtime.say_words(WORDS.get()),
+        Err(_) => std::thread::sleep(LAST_WORDS_TAKE),
     }
-    runtime.prepare_dump(DUMPED_RUNS_MAX);
 }
 
 /// Why an address of shared memory may not be touched.
@@ -64,16 +84,47 @@ fn why_allocated(signal: i32, is_fetch: bool) -> &'static str {
 }
 
 impl Runtime {
+    fn say_why(&self, signal: i32, address: Option<usize>, program_counter: Option<usize>) {
+        let may_ask = self.has_launcher() && !self.is_forked();
+        if let Some(before) = BEFORE.get().filter(|_| may_ask) {
+            before();
+        }
+        let shared = address.filter(|address| self.is_shared(*address, 1));
+        let shared =
+            shared.map(|address| why_not(self, signal, address, fault::is_fetch(address, program_counter)));
+        if shared.is_none() && !may_ask {
+            return self.say_words(None);
+        }
+        let words = WORDS.get_or_init(|| BadAccess {
+            is_bus_error: signal == libc::SIGBUS,
+            address: address.map(|address| address as u64),
+            site: program_counter.and_then(call_site::of_instruction),
+            caller: None,
+            is_jump: address.is_some() && address == program_counter,
+            shared,
+        });
+        let caller = program_counter.filter(|_| may_ask).and_then(call_site::of_caller_in_program);
+        self.say_words(Some(&BadAccess { caller, ..words.clone() }));
+    }
+
+    fn say_words(&self, words: Option<&BadAccess>) {
+        if let Some(words) = words {
+            self.say_last(words);
+        }
+        self.prepare_dump(DUMPED_RUNS_MAX);
+    }
+
     /// A forked child has no launcher: its words must not be taken for the node's.
-    fn say_last(&self, access: BadAccess) {
+    fn say_last(&self, access: &BadAccess) {
         if !self.is_forked() && self.tell_launcher(&ToLauncher::BadAccess(access.clone())) {
             return;
         }
         let name = if access.is_bus_error { "bus error" } else { "segmentation fault" };
         let node = self.node();
-        let at =
-            access.site.map_or_else(String::new, |site| format!(" by {}+0x{:x}", site.module, site.offset));
-        let (address, why) = (access.address.unwrap_or_default(), access.shared.unwrap_or_default());
+        let site = access.site.as_ref();
+        let at = site.map_or_else(String::new, |site| format!(" by {}+0x{:x}", site.module, site.offset));
+        let (address, why) =
+            (access.address.unwrap_or_default(), access.shared.as_deref().unwrap_or_default());
         let sentence = format!(
             "hiroba: node {node}: {name} at shared address 0x{address:x}{at}: {why}; \
              look closer with `hiroba run --debug {node}`"

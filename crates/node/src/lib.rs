@@ -12,7 +12,7 @@
 //! | `threads.rs` | the program's threads, and where they wait |
 //! | `run.rs` | `hiroba_run` |
 //! | `races.rs` | the host's part in looking for data races |
-//! | `waits.rs`, `last_words.rs`, `call_site.rs` | what is said when a program has gone wrong |
+//! | `waits.rs`, `last_words.rs`, `call_site.rs`, `callers.rs` | what is said when a program has gone wrong |
 //! | `control.rs`, `liveness.rs` | the channel to the launcher; signs of life |
 //! | `arena.rs`, `heap.rs` | the `malloc` family |
 //! | `program_calls.rs` | what the program's own system calls may do to how shared memory is mapped |
@@ -24,6 +24,7 @@
 mod account;
 mod arena;
 pub mod call_site;
+mod callers;
 mod control;
 mod core_share;
 mod error;
@@ -63,6 +64,7 @@ pub use core_share::{CoreShare, core_share_of};
 pub use error::NodeError;
 pub use follow::Command;
 pub use hiroba_protocol::{HomePolicy, Homes, Protocol};
+pub use last_words::before_last_words;
 pub use program_calls::{Extent, Locking, SharedPages};
 pub use runtime::{Runtime, preflight};
 pub use service::may_run_first;

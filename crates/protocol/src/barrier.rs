@@ -111,11 +111,19 @@ impl Mismatch {
     pub fn sentence(&self) -> String {
         let ((first, first_call), (second, second_call)) = (self.first, self.second);
         format!(
-            "node {second} called {} while node {first} waits in {}; every node must make the same collective \
-             calls in the same order",
-            describe(second_call),
-            describe(first_call),
+            "node {second} {} while node {first} {}; every node must make the same collective calls in the same \
+             order",
+            what_it_did("called", second_call),
+            what_it_did("waits in", first_call),
         )
+    }
+}
+
+/// A predicate: that a node makes a call, in a word for that, or that its program has ended without one.
+fn what_it_did(makes: &str, collective: Collective) -> String {
+    match collective {
+        Collective::LeaveByExit => "ended its program (by exit, or by returning from main)".to_owned(),
+        other => format!("{makes} {}", describe(other)),
     }
 }
 
@@ -142,7 +150,7 @@ pub(crate) fn describe(collective: Collective) -> String {
                 .to_lowercase()
         }
         Collective::EndRun => "the end of hiroba_run's function".to_owned(),
-        Collective::LeaveByExit => "exit (or returned from main)".to_owned(),
+        Collective::LeaveByExit => "the end of its program (by exit, or by returning from main)".to_owned(),
         other => name(other).to_owned(),
     }
 }

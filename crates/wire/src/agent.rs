@@ -120,6 +120,11 @@ pub enum ToAgent {
         /// How much.
         bytes: u32,
     },
+    /// Another node misses this one: tell what its threads do.
+    Examine {
+        /// Which one.
+        node: NodeId,
+    },
     /// All nodes of the job have ended: end what they left behind, send the rest of the output, then the traces, and end.
     Finish,
 }
@@ -190,6 +195,11 @@ pub enum NodeEvent {
         /// Its process is stopped (SIGSTOP), not merely silent.
         stopped: bool,
         /// Where each of its threads stands, and what it got of the processors meanwhile: lines for the user.
+        evidence: Vec<String>,
+    },
+    /// What its threads do, since the launcher asked: lines for the user.
+    Examined {
+        /// As for a node that is silent; none where it has ended.
         evidence: Vec<String>,
     },
     /// It has exited.

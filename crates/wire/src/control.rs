@@ -313,6 +313,8 @@ pub struct BadAccess {
     pub address: Option<u64>,
     /// The instruction.
     pub site: Option<CodeSite>,
+    /// Where that is not in the program's executable: the innermost call from there that led to it.
+    pub caller: Option<CodeSite>,
     /// The program went to `address` to execute what is there.
     pub is_jump: bool,
     /// Of shared memory: why it may not be touched.

@@ -2,12 +2,15 @@
 //! its own that nobody stands before. So streams work on private memory (`system_calls/bounce.rs`).
 
 mod format;
+mod rest;
 
 use std::ptr;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use hiroba_node::Runtime;
+use hiroba_wire::control::CONTROL_FD_VARIABLE;
 
+use crate::linked::program_is_linked;
 use crate::reporting::set_errno;
 use crate::system_calls::{Bounce, Call, Returns, errno, shielding, store};
 
@@ -290,6 +293,8 @@ fn standard_output() -> *mut libc::FILE {
     unsafe { ptr::read(&raw const STANDARD_OUTPUT) }
 }
 
+pub(crate) use rest::write_rest;
+
 /// Has standard output go out line by line, whatever it is, unless the program has chosen: a node that dies has no time for what is
 /// in the buffer. What is in it already goes out now.
 pub(crate) fn hand_on_lines() {
@@ -302,6 +307,16 @@ pub(crate) fn hand_on_lines() {
     // Only then does the C library look at every character that goes into the buffer.
     // SAFETY: an open stream.
     unsafe { libc::fflush(stream) };
+}
+
+/// Called when the library is loaded: the same from the beginning of a node's program, which may die before
+/// it joins. Not in the other processes of a node, which have the library preloaded only: those write as they
+/// always do.
+pub(crate) fn hand_on_lines_of_node() {
+    let is_node = std::env::var_os(CONTROL_FD_VARIABLE).is_some() && program_is_linked();
+    if is_node && !standard_output().is_null() {
+        hand_on_lines();
+    }
 }
 
 /// The program chooses how a stream is buffered.

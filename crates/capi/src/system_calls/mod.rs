@@ -465,4 +465,5 @@ extern "C" fn resolve_all() {
     for call in here.iter().chain(&others).copied().flatten() {
         call.resolve();
     }
+    crate::stdio::hand_on_lines_of_node();
 }

@@ -280,6 +280,11 @@ impl Agent {
             ToAgent::Taken { bytes } => {
                 self.output_credit = (self.output_credit + bytes as usize).min(OUTPUT_BYTES_MAX);
             }
+            ToAgent::Examine { node } => {
+                let local = self.local.as_ref();
+                let evidence = local.map_or_else(Vec::new, |local| local.evidence(node.index()));
+                self.channel.send(&FromAgent::Node { node, event: NodeEvent::Examined { evidence } })?;
+            }
             ToAgent::Finish => {
                 // What nodes left running may hold their streams open.
                 guardian::kill_descendants();

@@ -26,8 +26,10 @@ pub fn bad_access(node: usize, access: &BadAccess, symbols: &Symboliser) -> Stri
         (Some(site), false) => format!(" by {}", symbols.name(site)),
         (None, false) => String::new(),
     };
+    let caller = access.caller.as_ref();
+    let caller = caller.map_or_else(String::new, |site| format!(", called from {}", symbols.name(site)));
     let why = access.shared.as_ref().map_or_else(String::new, |why| format!(": {why}"));
-    format!("node {node}: {name} {address}{place}{why}; {}", look_closer(node))
+    format!("node {node}: {name} {address}{place}{caller}{why}; {}", look_closer(node))
 }
 
 /// How to see more of a node's death.
@@ -113,6 +115,8 @@ fn read(file: &Path, key: &str) -> Option<u64> {
 
 #[cfg(test)]
 mod tests {
+    use hiroba_wire::control::CodeSite;
+
     use super::*;
 
     #[test]
@@ -153,8 +157,14 @@ mod tests {
 
     #[test]
     fn addresses_are_told_for_what_they_are() {
-        let access =
-            BadAccess { is_bus_error: false, address: Some(0), site: None, is_jump: false, shared: None };
+        let access = BadAccess {
+            is_bus_error: false,
+            address: Some(0),
+            site: None,
+            caller: None,
+            is_jump: false,
+            shared: None,
+        };
         let told = |access: &BadAccess| bad_access(1, access, &Symboliser::default());
         assert_eq!(
             told(&access),
@@ -166,7 +176,11 @@ mod tests {
         assert!(jump.contains("(a null pointer), where the program went to execute code"), "{jump}");
         let odd = told(&BadAccess { address: None, is_bus_error: true, ..access.clone() });
         assert!(odd.contains("bus error at an address that no memory can have"), "{odd}");
-        let shared = told(&BadAccess { address: Some(0x4000), shared: Some("gone".to_owned()), ..access });
-        assert!(shared.contains("at shared address 0x4000: gone;"), "{shared}");
+        let shared = BadAccess { address: Some(0x4000), shared: Some("gone".to_owned()), ..access.clone() };
+        let told_shared = told(&shared);
+        assert!(told_shared.contains("at shared address 0x4000: gone;"), "{told_shared}");
+        let site = |module: &str| Some(CodeSite { module: module.to_owned(), offset: 0x40 });
+        let called = told(&BadAccess { site: site("/no/libc.so"), caller: site("/no/program"), ..access });
+        assert!(called.contains(" by /no/libc.so+0x40, called from /no/program+0x40; look"), "{called}");
     }
 }

@@ -2,16 +2,26 @@
 
 use std::path::Path;
 
-use crate::support::{Called, call};
+use crate::support::{Called, call, finish, hiroba, start};
 
 fn run(how: &str) -> Called {
+    run_with(&[], how)
+}
+
+fn run_with(flags: &[&str], how: &str) -> Called {
+    let (_directory, program) = compile();
+    call(&[&["run", "-n", "3"], flags, &[&program, how]].concat())
+}
+
+/// The program of these deaths, with debug information; it is there as long as the directory.
+pub(crate) fn compile() -> (tempfile::TempDir, String) {
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/programs/deaths.c");
     let directory = tempfile::tempdir().expect("a temporary directory");
-    let program = directory.path().join("program");
-    let (from, to) = (source.to_str().expect("a UTF-8 path"), program.to_str().expect("a UTF-8 path"));
-    let compiled = call(&["cc", "-std=gnu11", "-g", "-O0", "-Wall", "-Wextra", "-o", to, from]);
+    let program = directory.path().join("program").to_str().expect("a UTF-8 path").to_owned();
+    let source = source.to_str().expect("a UTF-8 path");
+    let compiled = call(&["cc", "-std=gnu11", "-g", "-O0", "-Wall", "-Wextra", "-o", &program, source]);
     assert_eq!(compiled.status, 0, "{compiled:?}");
-    call(&["run", "-n", "3", to, how])
+    (directory, program)
 }
 
 /// Every line that was printed before the death, of all three nodes.
@@ -30,10 +40,50 @@ fn a_null_pointer_is_told_with_its_line_and_loses_no_output() {
     assert_eq!(called.status, 128 + libc::SIGSEGV, "{called:?}");
     has_all_lines(&called);
     for part in
-        ["node 1: segmentation fault at address 0x0 (a null pointer)", "deaths.c:10 (store)", "--debug 1"]
+        ["node 1: segmentation fault at address 0x0 (a null pointer)", "deaths.c:10 (store);", "--debug 1"]
     {
         assert!(called.stderr.contains(part), "expected {part:?}: {called:?}");
     }
+}
+
+#[test]
+fn a_death_inside_the_c_library_is_told_with_the_line_that_called_it() {
+    let called = run("library");
+    assert_eq!(called.status, 128 + libc::SIGSEGV, "{called:?}");
+    has_all_lines(&called);
+    for part in [" by ", "libc", ", called from ", "deaths.c:15 (measure);"] {
+        assert!(called.stderr.contains(part), "expected {part:?}: {called:?}");
+    }
+}
+
+/// What killed the node is said, not what the search for its callers met.
+#[test]
+fn a_broken_stack_hides_no_death() {
+    let called = run("lost");
+    assert_eq!(called.status, 128 + libc::SIGSEGV, "{called:?}");
+    has_all_lines(&called);
+    assert_eq!(called.stderr.matches("segmentation fault").count(), 1, "{called:?}");
+    for part in ["segmentation fault at address 0x0 (a null pointer)", " by ", "libc"] {
+        assert!(called.stderr.contains(part), "expected {part:?}: {called:?}");
+    }
+    let way_back = called.stderr.contains(", called from ");
+    assert_eq!(way_back, !cfg!(target_arch = "x86_64"), "elsewhere the stack is whole: {called:?}");
+}
+
+#[test]
+fn half_a_line_is_not_lost_either() {
+    let called = run("half");
+    assert_eq!(called.status, 128 + libc::SIGSEGV, "{called:?}");
+    assert_eq!(called.stdout.matches("half a line").count(), 1, "{called:?}");
+    assert!(called.stderr.contains("deaths.c:10 (store);"), "{called:?}");
+}
+
+#[test]
+fn what_was_printed_before_joining_is_not_lost() {
+    let called = run_with(&["--label"], "early");
+    assert_eq!(called.status, 128 + libc::SIGKILL, "{called:?}");
+    // The others may have been ended before they printed.
+    assert!(called.stdout.lines().any(|line| line == "[1] before"), "{called:?}");
 }
 
 #[test]
@@ -48,7 +98,7 @@ fn exit_on_one_node_is_told_as_exit() {
     let called = run("exit");
     assert_eq!(called.status, 125, "{called:?}");
     has_all_lines(&called);
-    let told = "exit (or returned from main)";
+    let told = "node 1 ended its program (by exit, or by returning from main)";
     assert!(called.stderr.contains(told) && !called.stderr.contains("hiroba_finalize"), "{called:?}");
 }
 
@@ -61,4 +111,36 @@ fn long_lines_of_several_nodes_are_not_mixed() {
     for line in long {
         assert!(line.len() == 30000 && line.bytes().all(|byte| byte == line.as_bytes()[0]), "a mixed line");
     }
+}
+
+/// Python and Fortran do not write through the C library's buffer: they are told by their own variables.
+#[test]
+fn other_languages_hand_on_lines_at_once_unless_the_user_says_otherwise() {
+    let print = "echo \"$PYTHONUNBUFFERED,$GFORTRAN_UNBUFFERED_PRECONNECTED\"";
+    let told = |variables: &[(&str, &str)], flags: &[&str]| {
+        let mut command = hiroba(&[&["run", "-n", "1"], flags, &["sh", "-c", print]].concat());
+        command.env_remove("PYTHONUNBUFFERED").env_remove("GFORTRAN_UNBUFFERED_PRECONNECTED");
+        finish(start(command.envs(variables.iter().copied()))).stdout
+    };
+    assert_eq!(told(&[], &[]), "1,y\n");
+    assert_eq!(told(&[("PYTHONUNBUFFERED", ""), ("GFORTRAN_UNBUFFERED_PRECONNECTED", "n")], &[]), ",n\n");
+    assert_eq!(told(&[], &["-x", "GFORTRAN_UNBUFFERED_PRECONNECTED=n"]), "1,n\n");
+}
+
+#[test]
+fn what_a_python_node_printed_before_its_death_arrives() {
+    if !std::process::Command::new("python3").arg("--version").output().is_ok_and(|out| out.status.success())
+    {
+        println!("python3 is not installed here: not tried");
+        return;
+    }
+    let script = "import os, signal\nprint('before')\nos.kill(os.getpid(), signal.SIGKILL)";
+    let printed = |variables: &[(&str, &str)]| {
+        let mut command = hiroba(&["run", "-n", "1", "python3", "-c", script]);
+        let called = finish(start(command.env_remove("PYTHONUNBUFFERED").envs(variables.iter().copied())));
+        assert_eq!(called.status, 128 + libc::SIGKILL, "{called:?}");
+        called.stdout
+    };
+    assert_eq!(printed(&[]), "before\n");
+    assert_eq!(printed(&[("PYTHONUNBUFFERED", "")]), "", "the user wants its buffer");
 }

@@ -325,6 +325,9 @@ fn a_host_that_is_cut_off_ends_the_job_everywhere() {
         let named =
             called.stderr.contains("on host") && called.stderr.contains("the network between them is cut");
         assert!(called.status == 125 && named, "{fabric}: {called:?}");
+        // The node that is missed may hang as well: its host tells what it does.
+        let told = called.stderr.contains(" thread ") && called.stderr.contains(" waited ");
+        assert!(told, "{fabric}: {called:?}");
         eventually("all processes are gone", || processes_marked(&mark) == 0);
         assert!(ip(&format!("link set {} up", network.device(2))));
     }

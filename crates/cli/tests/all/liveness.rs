@@ -4,7 +4,8 @@ use std::process::Child;
 use std::time::Duration;
 
 use crate::support::{
-    compiled, eventually, finish, first_line, hiroba, mark, marked, processes_marked, send, send_to, start,
+    Called, compiled, eventually, finish, first_line, hiroba, mark, marked, processes_marked, script, send,
+    send_to, start,
 };
 
 /// A job of two nodes that has begun, and the mark of its processes.
@@ -42,6 +43,90 @@ fn a_node_that_is_stopped_ends_the_job() {
         || called.stderr.contains("has heard nothing of node");
     assert!(called.status == 125 && said && called.stderr.contains("--dead-after"), "{called:?}");
     assert_eq!(processes_marked(&mark), 0);
+}
+
+/// A report of a silent node must do for a hang that never comes again: each of the program's and the
+/// runtime's threads has its line, which says whether it sleeps, where, in which function of the kernel, and
+/// what it had of the processors.
+fn tells_of_each_thread(called: &Called) {
+    // Who notices it first, the launcher or the other node, is chance.
+    let silent = ["has answered nothing for 1 s: its runtime hangs", "has heard nothing of node 1"];
+    let is_told = silent.iter().any(|said| called.stderr.contains(said));
+    assert!(called.status == 125 && is_told && called.stderr.contains("ending the job"), "{called:?}");
+    let lines: Vec<&str> = called.stderr.lines().collect();
+    let holds = |line: &str, words: &[&str]| words.iter().all(|word| line.contains(word));
+    let share =
+        ["; meanwhile it ran ", " ms (ticks: ", " user, ", " kernel) and waited ", " ms for a processor"];
+    let threads: Vec<&str> = lines.iter().filter(|line| line.contains(" thread ")).copied().collect();
+    assert!(threads.len() >= 2 && threads.iter().all(|line| holds(line, &share)), "{called:?}");
+    assert!(
+        threads.iter().any(|line| holds(line, &["(program) runs, or waits for a processor"])),
+        "{called:?}"
+    );
+    let sleeping: Vec<&&str> = threads.iter().filter(|line| line.contains(") sleeps, in ")).collect();
+    assert!(sleeping.iter().any(|line| line.contains("(hiroba-service)")), "{called:?}");
+    if tells_wait_channels() {
+        assert!(sleeping.iter().all(|line| line.contains(" (kernel: ")), "{called:?}");
+    } else {
+        println!("this kernel does not tell where its threads wait: not asserted");
+    }
+    assert!(
+        lines.iter().any(|line| holds(line, &["in the last ", "its threads ran ", "; load "])),
+        "{called:?}"
+    );
+}
+
+/// Whether the kernel tells in which of its functions a sleeping thread of this user waits.
+fn tells_wait_channels() -> bool {
+    let (tell, told) = std::sync::mpsc::channel();
+    let (end, ended) = std::sync::mpsc::channel::<()>();
+    let sleeper = std::thread::spawn(move || {
+        tell.send(rustix::thread::gettid().as_raw_nonzero()).expect("it is received");
+        let _ = ended.recv();
+    });
+    let channel = format!("/proc/self/task/{}/wchan", told.recv().expect("it is sent"));
+    let sleeps_in = || std::fs::read_to_string(&channel).unwrap_or_default();
+    // It falls asleep soon, if that is told at all.
+    let tells = (0..200).any(|_| {
+        std::thread::sleep(Duration::from_millis(5));
+        !matches!(sleeps_in().trim(), "" | "0")
+    });
+    drop(end);
+    sleeper.join().expect("it ends");
+    tells
+}
+
+#[test]
+fn a_node_that_hangs_is_told_of_thread_by_thread() {
+    let (_directory, program) = compiled("hang.c");
+    let mut command = hiroba(&["run", "-n", "2", "--dead-after", "1", "--"]);
+    let called = finish(start(command.arg(&program)));
+    if !cannot_hang(&called) {
+        tells_of_each_thread(&called);
+    }
+}
+
+#[test]
+fn a_node_that_hangs_on_another_host_is_told_of_thread_by_thread() {
+    let (directory, program) = compiled("hang.c");
+    let hosts = directory.path().join("hosts");
+    std::fs::write(&hosts, "h1 address=127.0.0.2\nh2 address=127.0.0.3\n").expect("a writable directory");
+    let reach = script(directory.path(), "reach", "shift; exec \"$@\"");
+    let mut command = hiroba(&["run", "-n", "2", "--dead-after", "1", "--launcher", &reach, "--hosts"]);
+    let called = finish(start(command.arg(&hosts).arg("--").arg(&program)));
+    if !cannot_hang(&called) {
+        assert!(called.stderr.contains(" on host h2) "), "{called:?}");
+        tells_of_each_thread(&called);
+    }
+}
+
+/// The program had no right to hang.
+fn cannot_hang(called: &Called) -> bool {
+    let cannot = called.status == 77;
+    if cannot {
+        println!("not tried: {}", called.stderr);
+    }
+    cannot
 }
 
 #[test]

@@ -349,7 +349,10 @@ fn misuse_is_named_with_who_made_it() {
 fn collectives_that_differ_between_nodes_are_named() {
     // Whoever comes last is said to disagree, so the order of the words is open.
     let mistakes: [(&str, &[&str]); 3] = [
-        ("return-early", &["node 2", "exit (or returned from main)", "hiroba_barrier"]),
+        (
+            "return-early",
+            &["node 2 ended its program (by exit, or by returning from main)", "hiroba_barrier"],
+        ),
         ("sizes-differ", &["called hiroba_alloc of 10", "waits in hiroba_alloc of 10"]),
         ("barrier-or-alloc", &["node 2", "hiroba_alloc of 100 bytes", "hiroba_barrier"]),
     ];

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use hiroba_base::NodeId;
 use hiroba_trace::NodeStatistics;
-use hiroba_wire::agent::NodeEvent;
+use hiroba_wire::agent::{NodeEvent, ToAgent};
 use hiroba_wire::control::{ToLauncher, ToNode};
 
 use super::{END_GRACE, Ending, Phase, Supervisor};
@@ -23,6 +23,8 @@ const SILENT_EXIT_GRACE: Duration = Duration::from_millis(500);
 const EARLY_FAILURE_GRACE: Duration = Duration::from_secs(1);
 /// How long a wrapper may outlive the process that joined the job and died.
 const WRAPPER_GRACE: Duration = Duration::from_millis(500);
+/// How long the agent of a host may take to tell what the threads of a node do that another host misses.
+const EXAMINATION_GRACE: Duration = Duration::from_secs(1);
 /// Lines of evidence about a silent node that are shown; an agent sends no more.
 const EVIDENCE_LINES_MAX: usize = 20;
 /// Fewer nodes join within a moment: where they do not, they wait for the program.
@@ -47,6 +49,7 @@ impl Supervisor {
                 NodeEvent::Garbled { bytes } => self.handle_garbled(number, bytes),
                 NodeEvent::JoinedProcessEnded { pid } => self.joined_process_ended(number, pid),
                 NodeEvent::Silent { stopped, evidence } => self.handle_silence(number, stopped, &evidence),
+                NodeEvent::Examined { evidence } => self.handle_examined(&evidence),
                 NodeEvent::OutOfMemory { sentence } => self.out_of_memory = Some((number, sentence)),
                 NodeEvent::Exited { status } => ended.extend(self.note_end(number, End::Exited(status))),
                 NodeEvent::Killed { signal } => ended.extend(self.note_end(number, End::Killed(signal))),
@@ -365,9 +368,22 @@ impl Supervisor {
         let (who, whom) = (self.name_node(number), self.name_node(peer.index()));
         let silence = in_words(self.watched.dead_after.unwrap_or_default());
         let why = format!(
-            "{who} has heard nothing of {whom} for {silence}: the network between them is cut, or it hangs; ending the job \
-             (see --dead-after)"
+            "{who} has heard nothing of {whom} for {silence}: the network between them is cut, or it hangs (see --dead-after)"
         );
-        self.give_up(&why, &self.local.evidence(peer.index()));
+        match self.nodes[peer.index()].host {
+            None => self.give_up(&format!("{why}; ending the job"), &self.local.evidence(peer.index())),
+            Some(host) if self.ending.is_none() && self.end_later.is_none() => {
+                self.hosts[host].send(&ToAgent::Examine { node: peer });
+                self.end_later(EXAMINATION_GRACE, why, Some(STATUS_HIROBA));
+            }
+            Some(_) => {}
+        }
+    }
+
+    /// The job ends because of this node, as soon as it has been told what its threads do.
+    fn handle_examined(&mut self, evidence: &[String]) {
+        if let Some((_, why, _)) = self.end_later.take() {
+            self.give_up(&format!("{why}; ending the job"), evidence);
+        }
     }
 }

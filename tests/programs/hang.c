@@ -1,0 +1,52 @@
+/*
+ * Node 1 hangs: from "hangs" on, no thread of it gets through a system call, the runtime's own neither. One
+ * of its threads computes on, which says nothing of the others. Ends with status 77 where the kernel lets no
+ * program do that (seccomp(2)).
+ */
+#define _GNU_SOURCE
+#include "check.h"
+
+#include <errno.h>
+#include <linux/filter.h>
+#include <linux/seccomp.h>
+#include <stddef.h>
+#include <sys/prctl.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+static volatile unsigned long spins;
+
+/* Every call but those by which this thread says its last word waits for somebody to allow it, and nobody does. */
+static void stop_all_calls(void)
+{
+    struct sock_filter rules[] = {
+        BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
+        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_write, 0, 1),
+        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_USER_NOTIF),
+    };
+    struct sock_fprog program = { .len = sizeof rules / sizeof *rules, .filter = rules };
+    unsigned flags = SECCOMP_FILTER_FLAG_TSYNC | SECCOMP_FILTER_FLAG_TSYNC_ESRCH;
+    flags |= SECCOMP_FILTER_FLAG_NEW_LISTENER;
+    if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0
+        || syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, flags, &program) < 0) {
+        fprintf(stderr, "cannot stop system calls: %s\n", strerror(errno));
+        _exit(77);
+    }
+}
+
+int main(int argc, char **argv)
+{
+    join(&argc, &argv);
+    hiroba_barrier();
+    if (hiroba_node() == 1) {
+        stop_all_calls();
+        if (write(STDOUT_FILENO, "hangs\n", 6) != 6)
+            return 1;
+        for (;;)
+            spins++;
+    }
+    hiroba_barrier();
+    hiroba_finalize();
+    return 0;
+}
