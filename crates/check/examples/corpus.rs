@@ -144,7 +144,7 @@ fn controls() -> Vec<Vec<u8>> {
         ToLauncher::Waiting(report),
         ToLauncher::Race(race),
         ToLauncher::Pong,
-        ToLauncher::Silent { peer: NodeId(1) },
+        ToLauncher::Silent { peer: NodeId(1), why: Some("no connection".to_owned()) },
     ];
     let mut examples: Vec<Vec<u8>> = said.iter().map(encode).collect();
     let told = said.into_iter().map(|said| FromAgent::Node { node: NodeId(1), event: NodeEvent::Said(said) });

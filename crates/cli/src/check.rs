@@ -81,7 +81,7 @@ pub fn check(directory: &Path, json: bool) -> Result<u8, Failure> {
     let text = if json {
         serde_json::to_string_pretty(&verdict).unwrap_or_default() + "\n"
     } else {
-        columns::fold(&describe(&verdict), columns::of_standard_output())
+        columns::fold(&escaped(&describe(&verdict)), columns::of_standard_output())
     };
     let _ = std::io::stdout().write_all(text.as_bytes());
     Ok(match (verdict.violations, verdict.cut_off.is_empty() && verdict.not_judged.is_none()) {
@@ -255,4 +255,38 @@ fn describe(verdict: &Verdict) -> String {
         lines.push(format!("not judged: {what}"));
     }
     lines.join("\n") + "\n"
+}
+
+/// Races and violations quote what stands in the trace, which may be another's: each line as a terminal may have it.
+fn escaped(text: &str) -> String {
+    text.split('\n').map(printable).collect::<Vec<_>>().join("\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_trace_says_reaches_the_terminal_escaped() {
+        let verdict = Verdict {
+            program: "p\x1b[2J".to_owned(),
+            races: vec!["thread 1 at\n\x1b]0;owned\x07".to_owned()],
+            violations: 1,
+            explanations: vec!["axiom\u{9b}31m\n  why".to_owned()],
+            cut_off: vec!["end\r".to_owned()],
+            not_judged: Some("\u{202e}".to_owned()),
+            ..Verdict::default()
+        };
+        let text = escaped(&describe(&verdict));
+        assert!(!text.chars().any(|character| character.is_control() && character != '\n'), "{text}");
+        for shown in [
+            "p\\u{1b}[2J",
+            "    \\u{1b}]0;owned\\u{7}\n",
+            "axiom\\u{9b}31m\n      why",
+            "end\\r",
+            "\\u{202e}",
+        ] {
+            assert!(text.contains(shown), "'{shown}' is missing in {text}");
+        }
+    }
 }

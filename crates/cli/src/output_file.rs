@@ -1,19 +1,34 @@
 //! Files that the user names for results: known to be writable before any work, and written in one piece at its end.
 //!
-//! A regular file gets a draft beside it, made anew (`O_EXCL`, so nothing that lies there is followed or
-//! overwritten), which takes the file's name when it is whole. Until then the name keeps what it had. What cannot
-//! be replaced is written directly: pipes, terminals, everything below `/dev` and `/proc`, files that have other
-//! names or another owner, and files in directories in which nothing can be made.
+//! The directory is opened once, and everything in it is done relative to its descriptor. What lies under the name is opened
+//! without following links and judged by that very descriptor, so that nothing can be put there between the look and
+//! the use. A regular file gets a draft beside it, made anew (`O_EXCL|O_NOFOLLOW`, under a random name), which takes the
+//! file's name when it is whole. Until then the name keeps what it had. What cannot be replaced is written directly: pipes,
+//! terminals, everything below `/dev` and `/proc`, files that have other names or another owner, and files in
+//! directories in which nothing can be made.
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::fs::{File, Metadata, OpenOptions, Permissions};
 use std::io::{self, BufWriter, Write};
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::ffi::OsStringExt;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, fchown};
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
-use tempfile::NamedTempFile;
+use rustix::fs::{AtFlags, CWD, Mode, OFlags, openat, readlinkat, renameat, unlinkat};
+use rustix::io::Errno;
 
 use crate::failure::{Failure, system_words};
+
+/// Links of the user's own that are followed from one name, as many as the system follows (path_resolution(7)).
+const LINKS_MAX: usize = 40;
+/// Somebody must have opened a named pipe to read it by then.
+const READER_LIMIT: Duration = Duration::from_secs(30);
+/// How often that is looked for.
+const READER_LOOK: Duration = Duration::from_millis(10);
+/// Names that are tried for a draft before the directory is given up.
+const DRAFT_NAMES_MAX: usize = 16;
 
 /// What goes into a file, in the words of its errors.
 #[derive(Clone, Copy, Debug)]
@@ -37,8 +52,8 @@ pub struct OutputFile {
 /// How a file is written.
 #[derive(Debug)]
 enum Place {
-    /// A draft takes this name: its directory without symbolic links, and its name there.
-    Name { directory: PathBuf, name: OsString },
+    /// A draft takes this name in this directory.
+    Name { directory: OwnedFd, name: OsString },
     /// What is open is written itself.
     Open(File),
 }
@@ -54,12 +69,11 @@ impl OutputFile {
     pub fn is_same_as(&self, other: &OutputFile) -> bool {
         match (&self.place, &other.place) {
             (Place::Name { directory, name }, Place::Name { directory: of_other, name: its_name }) => {
-                (directory, name) == (of_other, its_name)
+                name == its_name && is_one_file(directory.as_fd(), of_other.as_fd())
             }
-            (Place::Open(one), Place::Open(two)) => match (one.metadata(), two.metadata()) {
-                (Ok(one), Ok(two)) => one.is_file() && (one.dev(), one.ino()) == (two.dev(), two.ino()),
-                _ => false,
-            },
+            (Place::Open(one), Place::Open(two)) => {
+                one.metadata().is_ok_and(|one| one.is_file()) && is_one_file(one.as_fd(), two.as_fd())
+            }
             _ => false,
         }
     }
@@ -77,41 +91,50 @@ impl OutputFile {
 
 impl Place {
     fn find(path: &Path) -> io::Result<Place> {
-        let found = match std::fs::symlink_metadata(path) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => None,
-            other => Some(other?),
-        };
-        let is_link = found.as_ref().is_some_and(Metadata::is_symlink);
-        if let Some(link) = found.as_ref().filter(|_| is_link) {
-            check_owner_of_link(link)?;
-        }
-        // A link of the user's own is followed: it stays, and the file that it leads to is replaced.
-        let path = if is_link && !is_special(path) { path.canonicalize()? } else { path.to_owned() };
-        if found.is_some() {
-            let file = OpenOptions::new().write(true).open(&path)?;
-            if is_special(&path) || !is_replaceable(&file.metadata()?) {
-                return Ok(Place::Open(file));
+        let (mut beneath, mut path) = (None::<OwnedFd>, path.to_owned());
+        for followed in 0..=LINKS_MAX {
+            if is_special(&path) {
+                return Ok(Place::Open(OpenOptions::new().write(true).open(&path)?));
+            }
+            let name = path.file_name().ok_or(io::ErrorKind::IsADirectory)?;
+            let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());
+            let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+            let start = beneath.as_ref().map_or(CWD, AsFd::as_fd);
+            let directory = openat(start, parent.unwrap_or(Path::new(".")), flags, Mode::empty())?;
+            match open_what_is_there(&directory, name, READER_LIMIT) {
+                Ok(file) => return Place::of_file(directory, name, file),
+                Err(Errno::NOENT) if followed == 0 => {
+                    // Tried now, so that a typing error costs no hour; the draft is gone again at once.
+                    Draft::make(&directory, None)?;
+                    return Ok(Place::Name { directory, name: name.to_owned() });
+                }
+                // A link of the user's own is followed: it stays, and the file that it leads to is replaced.
+                Err(Errno::LOOP) => {
+                    path = read_own_link(&directory, name)?;
+                    beneath = Some(directory);
+                }
+                Err(errno) => return Err(errno.into()),
             }
         }
-        let name = path.file_name().ok_or(io::ErrorKind::IsADirectory)?.to_owned();
-        let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());
-        let directory = parent.unwrap_or(Path::new(".")).canonicalize()?;
-        // Tried now, so that a typing error costs no hour; the draft is gone again at once.
-        match draft(&directory, None) {
-            Err(_) if found.is_some() => Ok(Place::Open(OpenOptions::new().write(true).open(&path)?)),
-            tried => tried.map(|_| Place::Name { directory, name }),
+        Err(Errno::LOOP.into())
+    }
+
+    fn of_file(directory: OwnedFd, name: &OsStr, file: File) -> io::Result<Place> {
+        let found = file.metadata()?;
+        check_owner_in_shared_directory(&directory, &found)?;
+        if is_replaceable(&found) && Draft::make(&directory, None).is_ok() {
+            return Ok(Place::Name { directory, name: name.to_owned() });
         }
+        Ok(Place::Open(file))
     }
 
     fn fill(self, write: impl FnOnce(&mut dyn Write) -> io::Result<()>) -> io::Result<()> {
         match self {
             Place::Name { directory, name } => {
-                let path = directory.join(name);
-                let before = std::fs::symlink_metadata(&path).ok().filter(is_replaceable);
-                let mut draft = draft(&directory, before.as_ref())?;
-                filled(draft.as_file_mut(), write)?;
-                draft.persist(&path).map_err(|error| error.error)?;
-                Ok(())
+                let before = look(&directory, &name).ok().filter(is_replaceable);
+                let mut draft = Draft::make(&directory, before.as_ref())?;
+                filled(&mut draft.file, write)?;
+                draft.take_name(&name)
             }
             Place::Open(mut file) => {
                 // Pipes and terminals have no length to cut.
@@ -119,6 +142,113 @@ impl Place {
                 filled(&mut file, write)
             }
         }
+    }
+}
+
+/// A file that is not whole yet; it is gone when it is dropped.
+struct Draft<'a> {
+    directory: &'a OwnedFd,
+    name: OsString,
+    file: File,
+}
+
+impl<'a> Draft<'a> {
+    /// A new file, with the permissions of the one that it shall replace, else the usual ones.
+    fn make(directory: &'a OwnedFd, replaced: Option<&Metadata>) -> io::Result<Draft<'a>> {
+        let mode = if replaced.is_some() { 0o600 } else { 0o666 }; // less the umask
+        let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let mut made = Err(Errno::EXIST);
+        let mut name = OsString::new();
+        for _ in 0..DRAFT_NAMES_MAX {
+            name = random_name()?;
+            made = openat(directory, &name, flags, Mode::from_raw_mode(mode));
+            if !matches!(made, Err(Errno::EXIST)) {
+                break;
+            }
+        }
+        let draft = Draft { directory, name, file: File::from(made?) };
+        if let Some(replaced) = replaced {
+            let of_group = fchown(&draft.file, None, Some(replaced.gid())).is_ok();
+            // A group that cannot be kept is not another one that may read it.
+            let mode = replaced.mode() & if of_group { 0o777 } else { 0o707 };
+            draft.file.set_permissions(Permissions::from_mode(mode))?;
+        }
+        Ok(draft)
+    }
+
+    /// From now on the file of this name.
+    fn take_name(mut self, name: &OsStr) -> io::Result<()> {
+        renameat(self.directory, &self.name, self.directory, name)?;
+        self.name = OsString::new();
+        Ok(())
+    }
+}
+
+impl Drop for Draft<'_> {
+    fn drop(&mut self) {
+        if !self.name.is_empty() {
+            let _ = unlinkat(self.directory, &self.name, AtFlags::empty());
+        }
+    }
+}
+
+fn random_name() -> io::Result<OsString> {
+    let mut bytes = [0u8; 8];
+    rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty())?;
+    Ok(format!(".hiroba-{:016x}.new", u64::from_ne_bytes(bytes)).into())
+}
+
+/// Opens what lies under a name to write it, links excepted (`ELOOP`). For a pipe that nobody reads yet a reader is awaited.
+fn open_what_is_there(directory: &OwnedFd, name: &OsStr, limit: Duration) -> rustix::io::Result<File> {
+    let flags = OFlags::WRONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
+    let give_up = Instant::now() + limit;
+    let file = loop {
+        match openat(directory, name, flags, Mode::empty()) {
+            Err(Errno::NXIO) if Instant::now() < give_up => std::thread::sleep(READER_LOOK),
+            other => break other?,
+        }
+    };
+    rustix::io::ioctl_fionbio(&file, false)?;
+    Ok(file.into())
+}
+
+/// What lies under a name, links not followed.
+fn look(directory: &OwnedFd, name: &OsStr) -> io::Result<Metadata> {
+    let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    File::from(openat(directory, name, flags, Mode::empty())?).metadata()
+}
+
+/// Where a link leads. Who may put links into a directory of all users must not choose which file of this user's is written.
+fn read_own_link(directory: &OwnedFd, name: &OsStr) -> io::Result<PathBuf> {
+    let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let link = File::from(openat(directory, name, flags, Mode::empty())?);
+    let owner = link.metadata()?.uid();
+    if owner != 0 && owner != rustix::process::geteuid().as_raw() {
+        return Err(io::Error::new(
+            io::ErrorKind::PermissionDenied,
+            "it is a symbolic link of another user's",
+        ));
+    }
+    Ok(OsString::from_vec(readlinkat(&link, "", Vec::new())?.into_bytes()).into())
+}
+
+/// A file of another user's in a directory of all users may have been put there to be taken for this user's, as a link may.
+fn check_owner_in_shared_directory(directory: &OwnedFd, file: &Metadata) -> io::Result<()> {
+    const STICKY_AND_OF_ALL: u32 = 0o1002;
+    let around = rustix::fs::fstat(directory)?;
+    let is_shared = around.st_mode & STICKY_AND_OF_ALL == STICKY_AND_OF_ALL;
+    let known = [rustix::process::geteuid().as_raw(), around.st_uid];
+    if is_shared && !known.contains(&file.uid()) {
+        let words = "it is another user's file in a directory of all users";
+        return Err(io::Error::new(io::ErrorKind::PermissionDenied, words));
+    }
+    Ok(())
+}
+
+fn is_one_file(one: impl AsFd, two: impl AsFd) -> bool {
+    match (rustix::fs::fstat(one), rustix::fs::fstat(two)) {
+        (Ok(one), Ok(two)) => (one.st_dev, one.st_ino) == (two.st_dev, two.st_ino),
+        _ => false,
     }
 }
 
@@ -136,29 +266,6 @@ fn is_special(path: &Path) -> bool {
 /// Whether another file may take this one's name without anybody noticing.
 fn is_replaceable(file: &Metadata) -> bool {
     file.is_file() && file.nlink() == 1 && file.uid() == rustix::process::geteuid().as_raw()
-}
-
-/// Who may put links into a directory of all users must not choose which file of this user's is overwritten.
-fn check_owner_of_link(link: &Metadata) -> io::Result<()> {
-    if link.uid() == 0 || link.uid() == rustix::process::geteuid().as_raw() {
-        return Ok(());
-    }
-    Err(io::Error::new(io::ErrorKind::PermissionDenied, "it is a symbolic link of another user's"))
-}
-
-/// A new file in `directory`, with the permissions of the one that it shall replace, else the usual ones.
-fn draft(directory: &Path, replaced: Option<&Metadata>) -> io::Result<NamedTempFile> {
-    let mode = if replaced.is_some() { 0o600 } else { 0o666 };
-    let mut builder = tempfile::Builder::new();
-    builder.prefix(".hiroba-").suffix(".new").permissions(Permissions::from_mode(mode)); // less the umask
-    let draft = builder.tempfile_in(directory)?;
-    if let Some(replaced) = replaced {
-        let of_group = fchown(draft.as_file(), None, Some(replaced.gid())).is_ok();
-        // A group that cannot be kept is not another one that may read it.
-        let mode = replaced.mode() & if of_group { 0o777 } else { 0o707 };
-        draft.as_file().set_permissions(Permissions::from_mode(mode))?;
-    }
-    Ok(draft)
 }
 
 fn cannot_write(path: &Path, purpose: Purpose, error: &io::Error) -> Failure {
@@ -237,6 +344,83 @@ mod tests {
         assert!(fs::symlink_metadata(&link).unwrap().is_symlink());
         symlink("nowhere", directory.path().join("loose")).unwrap();
         OutputFile::open(&directory.path().join("loose"), PURPOSE).unwrap_err();
+    }
+
+    fn directory_of(path: &Path) -> OwnedFd {
+        openat(CWD, path, OFlags::PATH | OFlags::DIRECTORY, Mode::empty()).unwrap()
+    }
+
+    #[test]
+    fn what_is_put_there_meanwhile_is_neither_followed_nor_written() {
+        let place = tempfile::tempdir().unwrap();
+        let (victim, file) = (place.path().join("victim"), place.path().join("file"));
+        fs::write(&victim, "precious").unwrap();
+        fs::write(&file, "before").unwrap();
+        let (opened, fresh) = (open(&file), open(&place.path().join("fresh")));
+        // Links under both names, after they were looked at.
+        fs::remove_file(&file).unwrap();
+        symlink(&victim, &file).unwrap();
+        symlink(&victim, place.path().join("fresh")).unwrap();
+        opened.write(b"now").unwrap();
+        fresh.write(b"now").unwrap();
+        assert_eq!(fs::read_to_string(&victim).unwrap(), "precious");
+        for name in ["file", "fresh"] {
+            let path = place.path().join(name);
+            assert!(fs::symlink_metadata(&path).unwrap().is_file());
+            assert_eq!(fs::read_to_string(&path).unwrap(), "now");
+        }
+        symlink(&victim, place.path().join("link")).unwrap();
+        let refused = open_what_is_there(&directory_of(place.path()), OsStr::new("link"), READER_LIMIT);
+        assert_eq!(refused.unwrap_err(), Errno::LOOP);
+    }
+
+    #[test]
+    fn a_directory_is_the_one_that_was_looked_at() {
+        let place = tempfile::tempdir().unwrap();
+        let (directory, moved) = (place.path().join("directory"), place.path().join("moved"));
+        let trap = place.path().join("trap");
+        fs::create_dir(&directory).unwrap();
+        fs::create_dir(&trap).unwrap();
+        let opened = open(&directory.join("file"));
+        fs::rename(&directory, &moved).unwrap();
+        symlink(&trap, &directory).unwrap();
+        opened.write(b"now").unwrap();
+        assert_eq!((names(&moved), names(&trap)), (vec![OsString::from("file")], vec![]));
+    }
+
+    #[test]
+    fn links_of_others_and_circles_of_links_are_refused() {
+        let place = tempfile::tempdir().unwrap();
+        symlink("two", place.path().join("one")).unwrap();
+        symlink("one", place.path().join("two")).unwrap();
+        OutputFile::open(&place.path().join("one"), PURPOSE).unwrap_err();
+        if !rustix::process::geteuid().is_root() {
+            return eprintln!("links of others are not tested: only root can make them");
+        }
+        let (file, mine, foreign) =
+            (place.path().join("file"), place.path().join("mine"), place.path().join("foreign"));
+        fs::write(&file, "before").unwrap();
+        symlink("file", &foreign).unwrap();
+        std::os::unix::fs::lchown(&foreign, Some(1), None).unwrap();
+        symlink("foreign", &mine).unwrap();
+        for path in [&foreign, &mine] {
+            let failure = OutputFile::open(path, PURPOSE).unwrap_err();
+            assert!(failure.sentence.contains("symbolic link of another user's"), "{failure:?}");
+        }
+        fs::set_permissions(place.path(), Permissions::from_mode(0o1777)).unwrap();
+        std::os::unix::fs::chown(&file, Some(1), None).unwrap();
+        let failure = OutputFile::open(&file, PURPOSE).unwrap_err();
+        assert!(failure.sentence.contains("another user's file in a directory of all users"), "{failure:?}");
+    }
+
+    #[test]
+    fn a_pipe_without_a_reader_is_not_awaited_for_ever() {
+        let place = tempfile::tempdir().unwrap();
+        let mode = Mode::from_raw_mode(0o600);
+        rustix::fs::mknodat(CWD, place.path().join("fifo"), rustix::fs::FileType::Fifo, mode, 0).unwrap();
+        let opened =
+            open_what_is_there(&directory_of(place.path()), OsStr::new("fifo"), Duration::from_millis(30));
+        assert_eq!(opened.unwrap_err(), Errno::NXIO);
     }
 
     #[test]

@@ -77,12 +77,14 @@ impl ControlChannel {
     /// The job, and the descriptors that come with it.
     ///
     /// # Errors
-    /// When the launcher has let in another process of this node before.
+    /// When this library is of another build than the launcher, or the launcher has let in another process of this node before.
     pub(crate) fn receive_job(&self) -> Result<(Box<JobDescription>, Passed), NodeError> {
         let mut buffer = Zeroizing::new(vec![0; CONTROL_MESSAGE_BYTES_MAX]);
         let mut passed = Vec::new();
-        let Some(ToNode::Job(job)) = self.receive_with_descriptors(&mut buffer, &mut passed)? else {
-            return Err(NodeError::NotFirst);
+        let job = match self.receive_with_descriptors(&mut buffer, &mut passed)? {
+            Some(ToNode::Job(job)) => job,
+            Some(ToNode::Refused { version, build }) => return Err(NodeError::other_build(version, build)),
+            _ => return Err(NodeError::NotFirst),
         };
         let expected = job.descriptors.count();
         while passed.len() < expected {

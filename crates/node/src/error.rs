@@ -18,7 +18,8 @@ pub enum NodeError {
     Forked,
     /// An earlier program of this node has had the job.
     #[error(
-        "expected one program a node that calls hiroba_init, got a second one; run each under a `hiroba run` of its own"
+        "expected one program a node that calls hiroba_init, got a second one, unless the launcher has just ended; run each \
+         under a `hiroba run` of its own"
     )]
     NotFirst,
     /// The program is set-user-ID, set-group-ID or has capabilities.
@@ -54,7 +55,8 @@ pub enum NodeError {
     Wire(#[from] WireError),
     /// Library and launcher are of different versions.
     #[error(
-        "expected a launcher of version {ours}, got {theirs}; build the program again with this version's `hiroba cc`"
+        "expected a launcher of this program's own version of Hiroba, {ours}, got version {theirs}; build the program again with \
+         that `hiroba cc`, or run it with the `hiroba` whose libhiroba.so it loads"
     )]
     Version {
         /// The library's.
@@ -64,8 +66,8 @@ pub enum NodeError {
     },
     /// Library and launcher are of one version, but built from different sources.
     #[error(
-        "expected a launcher of build {ours}, got {theirs}; build hiroba and libhiroba.so from the same sources \
-         ('cargo build --release') and the program again with that `hiroba cc`"
+        "expected a launcher of the build of this program's libhiroba, {ours}, got one of build {theirs}; build hiroba and \
+         libhiroba.so from the same sources ('cargo build --release') and the program again with that `hiroba cc`"
     )]
     Build {
         /// The library's.
@@ -144,7 +146,34 @@ impl NodeError {
         }
     }
 
+    /// For a launcher that is not built like this library.
+    pub(crate) fn other_build(version: String, build: String) -> NodeError {
+        let ours = env!("CARGO_PKG_VERSION");
+        if version == ours {
+            NodeError::Build { ours: crate::BUILD, theirs: build }
+        } else {
+            NodeError::Version { ours: ours.to_owned(), theirs: version }
+        }
+    }
+
     pub(crate) fn system(what: &'static str) -> impl FnOnce(rustix::io::Errno) -> NodeError {
         move |errno| NodeError::System { what, source: errno.into() }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn another_build_is_named_with_this_one() {
+        let (version, build) = (env!("CARGO_PKG_VERSION"), crate::BUILD);
+        let told = |version: &str, build: &str| {
+            NodeError::other_build(version.to_owned(), build.to_owned()).to_string()
+        };
+        let other_build = told(version, "0123456789abcdef");
+        assert!(other_build.contains(build) && other_build.contains("0123456789abcdef"), "{other_build}");
+        let other_version = told("0.0.9", build);
+        assert!(other_version.contains(version) && other_version.contains("0.0.9"), "{other_version}");
     }
 }

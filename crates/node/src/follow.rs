@@ -13,7 +13,7 @@ use crate::space::RegionOptions;
 use hiroba_base::NodeId;
 use hiroba_protocol::Protocol;
 use hiroba_protocol::{Outcome, Synchronisation};
-use hiroba_wire::{Collective, Message};
+use hiroba_wire::{Collective, Message, PROGRAM_DATA_BYTES_MAX};
 use object::elf::{PF_W, PT_GNU_RELRO, PT_LOAD, PT_PHDR};
 use object::read::elf::{ElfFile64, ProgramHeader};
 use object::{Endianness, Object, ObjectSymbol, ObjectSymbolTable, RelocationFlags, RelocationTarget};
@@ -21,9 +21,6 @@ use object::{Endianness, Object, ObjectSymbol, ObjectSymbolTable, RelocationFlag
 use crate::account::TimeClass;
 use crate::runtime::Runtime;
 use crate::signals::SignalsHeld;
-
-/// Program data travel in pieces of this many bytes.
-const PIECE_BYTES: usize = 256 << 10;
 
 /// What a following node must do next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -34,7 +31,8 @@ pub enum Command {
     Leave,
 }
 
-/// Program data that came from node 0 and wait to be put in place by the program's own thread.
+/// Program data that came from node 0 and wait to be put in place by the program's own thread. No more than the program has
+/// writable data: one start of a worker sends each byte once, and all nodes have put it in place before the next.
 #[derive(Debug, Default)]
 pub(crate) struct ProgramImage {
     pieces: Mutex<Vec<Piece>>,
@@ -48,9 +46,30 @@ struct Piece {
 }
 
 impl ProgramImage {
-    pub(crate) fn keep(&self, identity: u64, offset: u64, bytes: &[u8]) {
-        let piece = Piece { identity, offset, bytes: bytes.to_vec() };
-        self.pieces.lock().unwrap_or_else(PoisonError::into_inner).push(piece);
+    /// Keeps a piece that came from a node.
+    ///
+    /// # Errors
+    /// A sentence, when that node has none to send, or has sent more than `bytes_max` altogether.
+    pub(crate) fn keep(
+        &self,
+        (from, bytes_max): (NodeId, usize),
+        identity: u64,
+        offset: u64,
+        bytes: &[u8],
+    ) -> Result<(), String> {
+        if from != NodeId(0) {
+            return Err("expected program data of node 0 alone".to_owned());
+        }
+        let mut pieces = self.pieces.lock().unwrap_or_else(PoisonError::into_inner);
+        let got = pieces.iter().map(|piece| piece.bytes.len()).sum::<usize>() + bytes.len();
+        if got > bytes_max {
+            return Err(format!(
+                "expected at most {bytes_max} bytes of program data, which is what this program has, got {got} or more; \
+                 is it the same executable on every node?"
+            ));
+        }
+        pieces.push(Piece { identity, offset, bytes: bytes.to_vec() });
+        Ok(())
     }
 
     fn take(&self) -> Vec<Piece> {
@@ -66,8 +85,8 @@ impl Runtime {
         let program = Program::of_this_process().unwrap_or_else(|reason| self.refuse_worker(&reason));
         if self.has_fabric() {
             for range in &program.private_data {
-                for start in (range.start..range.end).step_by(PIECE_BYTES) {
-                    let end = range.end.min(start + PIECE_BYTES);
+                for start in (range.start..range.end).step_by(PROGRAM_DATA_BYTES_MAX) {
+                    let end = range.end.min(start + PROGRAM_DATA_BYTES_MAX);
                     let bytes = copy_out(start..end);
                     let offset = (start - program.base) as u64;
                     let identity = program.identity;
@@ -142,6 +161,21 @@ impl Runtime {
     fn refuse_worker(&self, reason: &str) -> ! {
         self.fatal(&format!("tsm_create_procs: {reason}"))
     }
+}
+
+/// How many bytes of the executable's segments are writable in memory, as its program headers say.
+pub(crate) fn writable_bytes() -> usize {
+    // SAFETY: getauxval has no memory operands.
+    let (start, count) = unsafe { (libc::getauxval(libc::AT_PHDR), libc::getauxval(libc::AT_PHNUM)) };
+    let first = start as *const libc::Elf64_Phdr;
+    if first.is_null() {
+        return 0;
+    }
+    // SAFETY: the kernel has put the executable's program headers there, which stay as they are (getauxval(3), AT_PHDR).
+    let headers = unsafe { std::slice::from_raw_parts(first, count as usize) };
+    let is_writable =
+        |header: &&libc::Elf64_Phdr| header.p_type == libc::PT_LOAD && header.p_flags & libc::PF_W != 0;
+    headers.iter().filter(is_writable).map(|header| header.p_memsz as usize).sum()
 }
 
 fn copy_out(range: Range<usize>) -> Vec<u8> {
@@ -234,6 +268,24 @@ fn subtract(range: Range<usize>, holes: &[Range<usize>]) -> Vec<Range<usize>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn no_more_program_data_is_kept_than_the_program_has() {
+        let image = ProgramImage::default();
+        let keep = |from: u16, bytes: &[u8]| image.keep((NodeId(from), 100), 7, 0, bytes);
+        assert!(keep(1, &[1]).is_err_and(|why| why.contains("of node 0 alone")));
+        assert_eq!((keep(0, &[1; 60]), keep(0, &[2; 40])), (Ok(()), Ok(())));
+        assert!(keep(0, &[3]).is_err_and(|why| why.contains("at most 100 bytes of program data")));
+        assert_eq!(image.take().iter().map(|piece| piece.bytes.len()).sum::<usize>(), 100);
+        assert_eq!(keep(0, &[4; 100]), Ok(()), "what has been put in place makes room");
+    }
+
+    #[test]
+    fn the_bound_is_what_the_program_has() {
+        let program = Program::of_this_process().unwrap();
+        let sent: usize = program.private_data.iter().map(ExactSizeIterator::len).sum();
+        assert!((sent..1 << 30).contains(&writable_bytes()), "{sent}, {}", writable_bytes());
+    }
 
     #[test]
     fn holes_are_cut_out() {

@@ -121,6 +121,11 @@ impl Heap {
         self.thoroughly(|pool, cache| pool.free(cache, address, by))
     }
 
+    /// Whether a block of this node's begins there that is not free.
+    pub(crate) fn is_block(&self, address: u64) -> bool {
+        self.pool.length_of(address).is_ok()
+    }
+
     /// The calling thread ends: what its cache holds is everybody's again.
     pub(crate) fn finish_thread(&self) {
         let _signals = SignalsHeld::hold();

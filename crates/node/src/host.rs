@@ -3,7 +3,7 @@
 //! Everything here runs with the core's lock held and signals held back, and touches shared pages through the
 //! runtime's view alone, which never faults.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::{self, Relaxed};
 use std::time::{Duration, Instant};
@@ -27,9 +27,9 @@ pub(crate) struct Core {
     pub(crate) engine: Box<dyn Engine>,
     pub(crate) twins: Twins,
     pub(crate) races: Option<Races>,
-    /// Blocks freed by nodes whose publication, which comes before the free, the engine has not absorbed yet. No more than
-    /// those nodes free in one barrier epoch.
-    pub(crate) freed_early: Vec<(NodeId, u64)>,
+    /// Blocks freed by nodes whose publication, which comes before the free, the engine has not absorbed yet: by address, so no
+    /// more than this node has.
+    pub(crate) freed_early: BTreeMap<u64, NodeId>,
     /// Room for pages; its length is what has been needed of it so far.
     pub(crate) page: Vec<u8>,
     changed_lines: Vec<u64>,
@@ -95,7 +95,7 @@ impl Core {
             engine,
             twins,
             races,
-            freed_early: Vec::new(),
+            freed_early: BTreeMap::new(),
             page: Vec::new(),
             changed_lines: Vec::new(),
             message: Vec::new(),
@@ -159,7 +159,22 @@ impl Runtime {
 
     fn free_what_waited(&self, core: &mut Core) {
         let Core { engine, freed_early, .. } = core;
-        for (from, address) in freed_early.extract_if(.., |(from, _)| !engine.keeps_back(*from)) {
+        freed_early.retain(|address, from| {
+            let waits = engine.keeps_back(*from);
+            if !waits {
+                self.free_for_peer(*from, *address);
+            }
+            waits
+        });
+    }
+
+    /// Takes in that another node has freed a block. What is none, or was freed before, is told at once, so that only blocks wait.
+    pub(crate) fn note_freed(&self, core: &mut Core, from: NodeId, address: u64) {
+        if !self.heap.is_block(address) {
+            return self.free_for_peer(from, address);
+        }
+        if let Some(before) = core.freed_early.insert(address, from) {
+            self.free_for_peer(before, address);
             self.free_for_peer(from, address);
         }
     }

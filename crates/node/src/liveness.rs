@@ -97,7 +97,7 @@ impl Runtime {
         if let (Some(peer), Some(control)) =
             (self.peers.look(self.fabric(), |peer, sign| self.send_to(peer, &[sign])), &self.control)
         {
-            control.send(&ToLauncher::Silent { peer });
+            control.send(&ToLauncher::Silent { peer, why: self.fabric().why_unconnected(peer) });
         }
     }
 }

@@ -26,6 +26,7 @@ use rustix::time::{
 use crate::NodeError;
 use crate::account::TimeClass;
 use crate::control::ControlChannel;
+use crate::follow::writable_bytes;
 use crate::host::EventFault;
 use crate::lulls::Lulls;
 use crate::runtime::{Runtime, classify};
@@ -383,6 +384,8 @@ impl Runtime {
         });
         match result {
             Ok(received) => received.then_some(count),
+            // The sentence says who sent what.
+            Err(error) if error.kind() == std::io::ErrorKind::InvalidData => self.fatal(&error.to_string()),
             Err(error) => self.fatal(&format!("cannot receive from other nodes: {error}")),
         }
     }
@@ -393,7 +396,7 @@ impl Runtime {
             Err(error) => self.fatal(&format!("a message from node {from} makes no sense: {error}")),
         };
         match message {
-            Message::Free { address } => self.tell(|core| core.freed_early.push((from, address))),
+            Message::Free { address } => self.tell(|core| self.note_freed(core, from, address)),
             Message::SizeRequest { ticket, address } => self.tell_size(from, ticket, address),
             Message::SizeReply { ticket, bytes } => self.hear_size(ticket, bytes),
             Message::TouchedPages { seq, timestamp, epoch, interval_end, pages } => self.tell(|core| {
@@ -401,7 +404,12 @@ impl Runtime {
             }),
             Message::TouchedAll => self.send_to(from, &[&Message::TouchedHeard.encode()]),
             Message::TouchedHeard => self.tell(|core| Runtime::note_heard(core, from)),
-            Message::ProgramData { identity, offset, bytes } => self.image.keep(identity, offset, bytes),
+            Message::ProgramData { identity, offset, bytes } => {
+                let kept = self.image.keep((from, writable_bytes()), identity, offset, bytes);
+                kept.unwrap_or_else(|why| {
+                    self.fatal(&format!("a message from node {from} makes no sense: {why}"))
+                });
+            }
             Message::Alive => drop(self.peers.signs_received.fetch_add(1, Ordering::Relaxed)),
             message => self.tell(|core| {
                 if let Err(error) = core.engine.handle_message(from, &message) {

@@ -226,6 +226,14 @@ pub struct JobDescription {
 /// From the launcher to a node.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum ToNode {
+    /// The node's library is of another build than the launcher, which gives it nothing. It stands first so that all builds know
+    /// it by the same number.
+    Refused {
+        /// The launcher's version.
+        version: String,
+        /// Its build.
+        build: String,
+    },
     /// What the node needs to join.
     Job(Box<JobDescription>),
     /// Every node has joined.
@@ -243,6 +251,14 @@ pub enum ToNode {
 /// From a node to the launcher.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum ToLauncher {
+    /// The program calls `hiroba_init`; comes through the door, with the launcher's end of a new channel. It stands first so
+    /// that all builds know it by the same number.
+    Hello {
+        /// The version the program's library was built as.
+        version: String,
+        /// Its build.
+        build: String,
+    },
     /// The program has called `hiroba_init`.
     Join {
         /// The version the program's library was built as.
@@ -284,14 +300,8 @@ pub enum ToLauncher {
     Silent {
         /// The silent one.
         peer: NodeId,
-    },
-    /// The program calls `hiroba_init`; comes through the door, with the launcher's end of a new channel. It stands last so
-    /// that all builds know it by the same number.
-    Hello {
-        /// The version the program's library was built as.
-        version: String,
-        /// Its build.
-        build: String,
+        /// What has become of attempts to connect to it, where there is no connection yet.
+        why: Option<String>,
     },
 }
 

@@ -21,7 +21,7 @@ pub use error::WireError;
 pub use fabric_kind::FabricKind;
 pub use intervals::{IntervalDiff, IntervalNotice, Knowledge, PageDiff, TouchedPage};
 pub use limits::Limits;
-pub use message::{AtomicOperation, AtomicOutcome, Message, Ticket};
+pub use message::{AtomicOperation, AtomicOutcome, Message, PROGRAM_DATA_BYTES_MAX, Ticket};
 pub use moves::{HomeMoves, MOVES_PER_HOME_MAX, PageHandedOver, PagesHeld};
 pub use pages::{Ahead, PAGES_PER_MESSAGE_MAX, PageCopy, PagesWanted};
 pub use secret::Secret;

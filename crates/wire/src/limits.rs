@@ -5,6 +5,7 @@ use hiroba_base::{IntervalSeq, NodeId, PageId, PageSet, PageSize, VectorTimestam
 use crate::WireError;
 use crate::collective::{Collective, Placement};
 use crate::intervals::Knowledge;
+use crate::message::PROGRAM_DATA_BYTES_MAX;
 
 /// What bounds every field that a message carries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -44,6 +45,11 @@ impl Limits {
     pub(crate) fn word(&self, offset: u32) -> Result<(), WireError> {
         let good = offset.is_multiple_of(8) && (offset as usize) < PageSize::MIB_2.bytes();
         Self::within("offset of an atomic word", "a multiple of 8 within the page", u64::from(offset), good)
+    }
+
+    pub(crate) fn program_data(&self, bytes: &[u8]) -> Result<(), WireError> {
+        let good = (1..=PROGRAM_DATA_BYTES_MAX).contains(&bytes.len());
+        Self::within("bytes of program data", "1 to 256 KiB", bytes.len() as u64, good)
     }
 
     pub(crate) fn seq(&self, seq: IntervalSeq) -> Result<(), WireError> {

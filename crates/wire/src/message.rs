@@ -11,6 +11,9 @@ use crate::limits::Limits;
 use crate::moves::{HomeMoves, PageHandedOver, PagesHeld};
 use crate::pages::{Ahead, PageCopy, PagesWanted};
 
+/// Program data travel in pieces of at most this many bytes.
+pub const PROGRAM_DATA_BYTES_MAX: usize = 256 << 10;
+
 /// An operation on one naturally aligned 64-bit word.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum AtomicOperation {
@@ -264,13 +267,13 @@ pub enum Message<'a> {
         /// The block's usable length, if it is one.
         bytes: Option<u64>,
     },
-    /// From node 0 before `RunWorker`: a piece of the program's private data.
+    /// From node 0 before `RunWorker`: a piece of the program's private data, at most [`PROGRAM_DATA_BYTES_MAX`] long.
     ProgramData {
         /// Tells programs and libraries at other addresses apart.
         identity: u64,
         /// Its distance from the program's load address.
         offset: u64,
-        /// Its bytes.
+        /// Its bytes, one at least.
         bytes: &'a [u8],
     },
     /// Single writer: to the page's manager, or to whom the sender takes for its owner: send `requester` a copy.
@@ -645,6 +648,7 @@ impl<'a> Message<'a> {
                 limits.version(needed)?;
                 limits.word(*offset)
             }
+            Message::ProgramData { bytes, .. } => limits.program_data(bytes),
             Message::LockTryRefused { .. }
             | Message::CondWait { .. }
             | Message::CondNoted { .. }
@@ -654,7 +658,6 @@ impl<'a> Message<'a> {
             | Message::Free { .. }
             | Message::SizeRequest { .. }
             | Message::SizeReply { .. }
-            | Message::ProgramData { .. }
             | Message::TouchedAll
             | Message::TouchedHeard
             | Message::Alive => Ok(()),

@@ -4,6 +4,7 @@ use std::collections::HashSet;
 use std::io::{IsTerminal, Write};
 use std::time::{Duration, Instant};
 
+use hiroba_base::printable;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
 use crate::failure::say;
@@ -13,6 +14,9 @@ use crate::quantities::duration;
 /// long a silence.
 const LINES: usize = 10;
 const PAUSE: Duration = Duration::from_secs(10);
+
+/// Remarks that are remembered; of further ones each is passed on.
+const REMARKS_MAX: usize = 1000;
 
 /// Who tells it.
 pub struct Watch {
@@ -49,17 +53,26 @@ impl Watch {
         }
     }
 
-    /// Passes on a line of a command's standard error. What Hiroba remarks of one run it remarks of all that are like it: once is enough.
+    /// Passes on a line of a command's standard error, with what a terminal would obey escaped.
     pub fn pass_on(&mut self, line: &str) {
-        if line.starts_with("hiroba: ") && !self.remarks.insert(line.to_owned()) {
+        if self.is_known(line) {
             return;
         }
         // Whoever has closed standard error wants to see none of it.
-        let write = || drop(writeln!(std::io::stderr(), "{line}"));
+        let write = || drop(writeln!(std::io::stderr(), "{}", shown(line)));
         match &self.bar {
             Some(bar) => bar.suspend(write),
             None => write(),
         }
+    }
+
+    /// What Hiroba remarks of one run it remarks of all that are like it: once is enough.
+    fn is_known(&mut self, line: &str) -> bool {
+        if !line.starts_with("hiroba: ") {
+            return false;
+        }
+        self.remarks.contains(line)
+            || (self.remarks.len() < REMARKS_MAX && !self.remarks.insert(line.to_owned()))
     }
 
     /// `what` comes next, after so many runs of all.
@@ -88,5 +101,26 @@ impl Drop for Watch {
         if let Some(bar) = &self.bar {
             bar.finish_and_clear();
         }
+    }
+}
+
+/// The line as a terminal may have it. Compilers set lines of a program's text under each other by tabs.
+fn shown(line: &str) -> String {
+    line.split('\t').map(printable).collect::<Vec<_>>().join("\t")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_of_commands_are_escaped_and_remarks_are_said_once() {
+        assert_eq!(shown("a.c:1:\t\x1b[31mx\u{9b}2J\r"), "a.c:1:\t\\u{1b}[31mx\\u{9b}2J\\r");
+        let mut watch = Watch { bar: None, lines: 0, spoken: Instant::now(), remarks: HashSet::new() };
+        let known = |watch: &mut Watch, line: &str| watch.is_known(line);
+        assert!(!known(&mut watch, "warning") && !known(&mut watch, "warning"));
+        assert!(!known(&mut watch, "hiroba: a") && known(&mut watch, "hiroba: a"));
+        (0..2 * REMARKS_MAX).for_each(|number| _ = known(&mut watch, &format!("hiroba: {number}")));
+        assert_eq!(watch.remarks.len(), REMARKS_MAX);
     }
 }

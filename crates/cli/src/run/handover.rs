@@ -75,6 +75,13 @@ impl Handover {
     }
 }
 
+/// Tells a node that says hello with a library of another build which one this is. One that cannot hear it any more is told by
+/// the end of its channel.
+pub fn refuse(channel: BorrowedFd<'_>) {
+    let (version, build) = (env!("CARGO_PKG_VERSION").to_owned(), hiroba_node::BUILD.to_owned());
+    let _ = send(channel, &control::encode(&ToNode::Refused { version, build }), &[]);
+}
+
 fn send(channel: BorrowedFd<'_>, bytes: &[u8], descriptors: &[BorrowedFd<'_>]) -> Result<(), Errno> {
     let mut space =
         [std::mem::MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS_A_MESSAGE_MAX))];

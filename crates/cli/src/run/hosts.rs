@@ -1,17 +1,22 @@
 //! `--hosts FILE`: which machines a job runs on, at which addresses, and which nodes each gets.
 
-use std::fs::File;
-use std::io::Read;
+use std::io;
 use std::net::{IpAddr, Ipv4Addr, ToSocketAddrs, UdpSocket};
 use std::path::Path;
+use std::time::{Duration, Instant};
 
 use hiroba_base::MAX_NODES;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::fs::{Mode, OFlags};
+use rustix::io::Errno;
 
 use crate::arguments::HostsGiven;
 use crate::failure::{Failure, system_words};
 
 /// A file of hosts is no longer, in bytes.
-const FILE_BYTES_MAX: u64 = 1 << 20;
+const FILE_BYTES_MAX: usize = 1 << 20;
+/// Who writes a pipe of hosts (a command after `<(...)`, say) must have closed it by then.
+const READ_LIMIT: Duration = Duration::from_secs(30);
 /// A host's name is no longer, in bytes (RFC 1035, section 2.3.4).
 const NAME_BYTES_MAX: usize = 255;
 
@@ -51,16 +56,41 @@ fn read(path: &Path) -> Result<Vec<PlacedHost>, Failure> {
     let unreadable = |words: String| {
         Failure::new(format!("cannot read the hosts in '{name}': {words}; name another file after --hosts"))
     };
-    // What a device or a pipe holds is not told by its length: reading itself is bounded.
-    let mut text = Vec::new();
-    File::open(path)
-        .and_then(|file| file.take(FILE_BYTES_MAX + 1).read_to_end(&mut text))
-        .map_err(|error| unreadable(system_words(&error)))?;
-    if text.len() as u64 > FILE_BYTES_MAX {
-        return Err(unreadable(format!("expected at most {FILE_BYTES_MAX} bytes, got more")));
-    }
+    let text = read_bounded(path, READ_LIMIT).map_err(|error| unreadable(system_words(&error)))?;
     let text = String::from_utf8(text).map_err(|_| unreadable("expected text in UTF-8".to_owned()))?;
     place(parse(&text).map_err(|words| Failure::new(format!("{name}: {words}")))?)
+}
+
+/// What the file holds. A pipe may be one: what it holds is not told by its length, nor when it ends, so both are bounded.
+fn read_bounded(path: &Path, limit: Duration) -> io::Result<Vec<u8>> {
+    // A pipe without a writer would not let an ordinary open go on.
+    let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
+    let file = rustix::fs::open(path, flags, Mode::empty())?;
+    let deadline = Instant::now() + limit;
+    let mut text = Vec::new();
+    let mut piece = [0u8; 4096];
+    loop {
+        let left = deadline.saturating_duration_since(Instant::now());
+        let timeout = Timespec { tv_sec: left.as_secs() as i64, tv_nsec: left.subsec_nanos().into() };
+        match poll(&mut [PollFd::new(&file, PollFlags::IN)], Some(&timeout)) {
+            Ok(0) => {
+                let words = format!("expected its end within {} s, got none", limit.as_secs());
+                return Err(io::Error::new(io::ErrorKind::TimedOut, words));
+            }
+            Ok(_) | Err(Errno::INTR) => {}
+            Err(errno) => return Err(errno.into()),
+        }
+        match rustix::io::read(&file, &mut piece) {
+            Ok(0) => return Ok(text),
+            Ok(got) => text.extend_from_slice(&piece[..got]),
+            Err(Errno::INTR | Errno::AGAIN) => {}
+            Err(errno) => return Err(errno.into()),
+        }
+        if text.len() > FILE_BYTES_MAX {
+            let words = format!("expected at most {FILE_BYTES_MAX} bytes, got more");
+            return Err(io::Error::new(io::ErrorKind::FileTooLarge, words));
+        }
+    }
 }
 
 /// The hosts of a file's text; an error is a sentence that begins with the line.
@@ -311,6 +341,36 @@ mod tests {
         hosts[0].address = Some(IpAddr::from([10, 0, 0, 1]));
         hosts[1].address = Some(std::net::Ipv6Addr::LOCALHOST.into());
         assert_eq!(parse(text), Ok(hosts.to_vec()));
+    }
+
+    #[test]
+    fn a_pipe_of_hosts_has_a_bound_and_a_deadline() {
+        let directory = tempfile::tempdir().expect("a temporary directory");
+        let pipe = directory.path().join("pipe");
+        let (fifo, mode) = (rustix::fs::FileType::Fifo, Mode::from_raw_mode(0o600));
+        rustix::fs::mknodat(rustix::fs::CWD, &pipe, fifo, mode, 0).expect("a pipe");
+        let short = Duration::from_millis(50);
+        let error = read_bounded(&pipe, short).expect_err("nobody writes it");
+        assert_eq!(error.kind(), io::ErrorKind::TimedOut);
+        let writer = |text: Vec<u8>| {
+            let pipe = pipe.clone();
+            std::thread::spawn(move || drop(std::fs::write(pipe, text)))
+        };
+        let written = writer(b"h1\n".to_vec());
+        assert_eq!(read_bounded(&pipe, READ_LIMIT).expect("a writer comes"), b"h1\n");
+        written.join().expect("it has ended");
+        let written = writer(vec![b'#'; FILE_BYTES_MAX + 1]);
+        let error = read_bounded(&pipe, READ_LIMIT).expect_err("it is too long");
+        assert_eq!(error.kind(), io::ErrorKind::FileTooLarge);
+        written.join().expect("it has ended");
+        assert_eq!(
+            read_bounded(Path::new("/dev/zero"), READ_LIMIT).expect_err("it has no end").kind(),
+            error.kind()
+        );
+        // A writer that opens it and says nothing.
+        let held = std::fs::OpenOptions::new().read(true).write(true).open(&pipe).expect("a pipe");
+        assert_eq!(read_bounded(&pipe, short).expect_err("it does not end").kind(), io::ErrorKind::TimedOut);
+        drop(held);
     }
 
     #[test]

@@ -14,7 +14,7 @@ use rustix::process::{Pid, PidfdFlags, WaitOptions, WaitStatus, pidfd_open, wait
 
 use super::deaths::MemoryKills;
 use super::evidence::{self, Shares};
-use super::handover::{Given, Handover};
+use super::handover::{self, Given, Handover};
 use super::liveness::{Doing, Looks, doing};
 use super::spawn::{ExecReport, Spawned};
 use super::status::End;
@@ -289,14 +289,16 @@ impl LocalNodes {
         }
         self.nodes[place].door = None;
         let node = self.first + place;
+        let is_ours =
+            |version: &str, build: &str| (version, build) == (env!("CARGO_PKG_VERSION"), hiroba_node::BUILD);
         let garbled = Happening::Node(node, NodeEvent::Garbled { bytes: bytes as u64 });
         match (control::decode::<ToLauncher>(&self.message[..bytes]), channel) {
+            (Ok(ToLauncher::Hello { version, build }), Some(channel)) if is_ours(&version, &build) => {
+                self.let_in(place, process, channel);
+            }
             (Ok(ToLauncher::Hello { version, build }), Some(channel)) => {
-                if (version.as_str(), build.as_str()) == (env!("CARGO_PKG_VERSION"), hiroba_node::BUILD) {
-                    return self.let_in(place, process, channel);
-                }
-                // Whoever takes in who joins refuses other builds. This one gets nothing until the job has ended.
-                self.nodes[place].control = Some(channel);
+                // It learns what this build is and gets nothing else; whoever takes in who joins ends the job.
+                handover::refuse(channel.as_fd());
                 happenings.push(Happening::Node(node, NodeEvent::Said(ToLauncher::Join { version, build })));
             }
             _ => happenings.push(garbled),
@@ -396,7 +398,8 @@ impl LocalNodes {
         match message {
             ToNode::Start => self.answers_expected = true,
             ToNode::Close => self.answers_expected = false,
-            ToNode::Job(_) | ToNode::Descriptors | ToNode::Ping | ToNode::Sample => {}
+            ToNode::Refused { .. } | ToNode::Job(_) | ToNode::Descriptors | ToNode::Ping | ToNode::Sample => {
+            }
         }
         let bytes = control::encode(message);
         for node in &self.nodes {

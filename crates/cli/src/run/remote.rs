@@ -135,6 +135,8 @@ pub struct RemoteHost {
     exit: Option<WaitStatus>,
     errors: Option<OwnedFd>,
     words: Vec<u8>,
+    /// Of lines before the agent's greeting.
+    chatter_bytes: usize,
 }
 
 impl RemoteHost {
@@ -192,6 +194,7 @@ impl RemoteHost {
             exit: None,
             errors,
             words: Vec::new(),
+            chatter_bytes: 0,
         })
     }
 
@@ -282,15 +285,20 @@ impl RemoteHost {
         let received = channel.receive();
         while self.answers.greeting.is_none() {
             let Some(line) = channel.next_line() else { break };
+            self.chatter_bytes += line.len() + 1;
             if let Some(greeting) = Greeting::parse(&line) {
                 check_greeting(&self.name, &greeting)?;
                 self.answers.greeting = Some(greeting);
             }
         }
-        if self.answers.greeting.is_none() && channel.incoming_bytes() > CHATTER_BYTES_MAX {
+        // Lines that have been read count, too: there may be no end of short ones.
+        if self.answers.greeting.is_none()
+            && self.chatter_bytes + channel.incoming_bytes() > CHATTER_BYTES_MAX
+        {
             return Err(Failure::new(format!(
-                "host {} answered with something else than Hiroba's agent; does its login shell print without end?",
-                self.name
+                "host {}: expected the greeting of Hiroba's agent within the first {CHATTER_BYTES_MAX} bytes through {}, got \
+                 something else; does its login shell print without end?",
+                self.name, self.command
             )));
         }
         let mut messages = Vec::new();

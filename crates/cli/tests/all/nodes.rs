@@ -174,7 +174,17 @@ fn receive_job(channel: BorrowedFd) -> (Box<JobDescription>, Vec<OwnedFd>) {
         _ => Vec::new(),
     });
     let passed = passed.collect();
-    let Ok(ToNode::Job(job)) = control::decode(&bytes[..got.bytes]) else { panic!("expected the job") };
+    let job = match control::decode(&bytes[..got.bytes]) {
+        Ok(ToNode::Job(job)) => job,
+        Ok(ToNode::Refused { version, build }) => {
+            assert_eq!((version.as_str(), build.as_str()), (VERSION, hiroba_node::BUILD));
+            assert!(std::env::var_os("NODE_BUILD").is_some(), "this one is of the launcher's build");
+            assert_eq!(receive(channel), None, "no key, and no descriptor");
+            println!("refused");
+            std::process::exit(7);
+        }
+        other => panic!("expected the job, got {other:?}"),
+    };
     (job, passed)
 }
 
@@ -280,9 +290,9 @@ fn another_version_and_garbage_are_refused() {
 }
 
 #[test]
-fn a_program_of_another_build_is_told_nothing() {
+fn a_program_of_another_build_is_told_of_this_one_and_nothing_else() {
     // It would fail with other words if it were given the job.
-    let mut command = job(&["-n", "2"], "exit=7");
+    let mut command = job(&["-n", "1"], "exit=7");
     finish_quietly(command.env("NODE_BUILD", "0123456789abcdef"))
         .says(125, "was built with build 0123456789abcdef of Hiroba");
 }

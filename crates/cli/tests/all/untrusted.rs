@@ -98,6 +98,27 @@ fn inputs_without_an_end_are_refused() {
 }
 
 #[test]
+fn a_command_that_prints_without_end_is_given_up() {
+    let place = tempfile::tempdir().expect("a temporary directory");
+    let hosts = place.path().join("hosts");
+    fs::write(&hosts, "h address=192.0.2.1\n").expect("a file");
+    for (name, prints) in [("lines", "yes"), ("one-line", "yes | tr -d '\\n'")] {
+        let launcher = script(place.path(), name, prints);
+        let called =
+            finish(start(&mut hiroba(&["run", "--hosts", text(&hosts), "--launcher", &launcher, "true"])));
+        called.says(125, "expected the greeting of Hiroba's agent within the first 65536 bytes through");
+    }
+}
+
+#[test]
+fn garbage_in_an_authentic_connection_is_told_as_what_it_is() {
+    let (_kept, program) = compiled("garbage.c");
+    let called = call(&["run", "-n", "2", "--fabric", "tcp", text(&program)]);
+    called.says(125, "hiroba: node 0: node 1 sent what is no message over tcp: expected a record");
+    assert!(!called.stderr.contains("heard nothing"), "{called:?}");
+}
+
+#[test]
 fn what_others_say_reaches_the_terminal_escaped() {
     let place = tempfile::tempdir().expect("a temporary directory");
     let hosts = place.path().join("hosts");

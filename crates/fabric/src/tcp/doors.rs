@@ -3,7 +3,8 @@
 //! A node connects to every node of a lower number as soon as its fabric is opened, and listens for those of higher
 //! ones; listeners exist before any node starts, so that nobody waits for anybody in a circle. When all that it listens for
 //! have come it listens no more. Until then strangers may come, too: of those whose proof is outstanding there are never more than
-//! [`CALLERS_MAX`], each with one buffer of fixed length and a deadline.
+//! [`CALLERS_MAX`], each with one buffer of fixed length and a deadline. An attempt of this node's own has a deadline, too: then it
+//! begins anew, for what it waits for may be lost for good (a peer's machine that has started again, a stranger that listens there).
 
 use std::io;
 use std::net::SocketAddr;
@@ -17,10 +18,12 @@ use rustix::net::{
     listen, recv, send, shutdown, socket_with, sockopt,
 };
 use rustix::rand::{GetRandomFlags, getrandom};
+use thiserror::Error;
 
 use super::handshake::{HELLO_BYTES, Identity, NONCE_BYTES, Nonce, Session, WELCOME_BYTES};
 use super::key::RecordKey;
 use super::record::{Incoming, RECORD_OVERHEAD_BYTES, proof};
+use super::ticker::TICK;
 use super::watch::{Source, Watch};
 
 /// Connections of others whose proof is outstanding, at most.
@@ -29,6 +32,8 @@ pub const CALLERS_MAX: usize = 64;
 const ACCEPTED_AT_ONCE: usize = 16;
 /// Ticks until a caller must have proved who it is.
 const CALLER_TICKS_MAX: u32 = 25;
+/// Ticks until an attempt to connect must have come to a connection on which both sides have proved who they are.
+const ATTEMPT_TICKS_MAX: u32 = 25;
 /// Ticks between two attempts to connect grow up to this.
 const DIAL_TICKS_MAX: u32 = 8;
 /// Connections that the system completes before this node accepts them.
@@ -46,8 +51,22 @@ pub struct Established {
     pub key: RecordKey,
 }
 
-/// The connection has ended, or the other side is not what it should be.
-struct Gone;
+/// Why a connection came to nothing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+pub enum Gone {
+    /// The system says so.
+    #[error(transparent)]
+    System(#[from] Errno),
+    /// The other side has closed it.
+    #[error("the other side closed it before it had proved who it is")]
+    Closed,
+    /// What the other side sent is no proof.
+    #[error("expected a proof of the job's key, got something else: another program listens there")]
+    NotAPeer,
+    /// The other side, or the network, took too long.
+    #[error("no answer within {} s", (TICK * ATTEMPT_TICKS_MAX).as_secs())]
+    TooLate,
+}
 
 /// What has come of the step that is next.
 struct Step {
@@ -64,11 +83,11 @@ impl Step {
     fn read<const N: usize>(&mut self, socket: &OwnedFd) -> Result<Option<[u8; N]>, Gone> {
         while self.got < N {
             match recv(socket, &mut self.bytes[self.got..N], RecvFlags::DONTWAIT) {
-                Ok((_, 0)) => return Err(Gone),
+                Ok((_, 0)) => return Err(Gone::Closed),
                 Ok((_, got)) => self.got += got,
                 Err(Errno::AGAIN) => return Ok(None),
                 Err(Errno::INTR) => {}
-                Err(_) => return Err(Gone),
+                Err(errno) => return Err(errno.into()),
             }
         }
         self.got = 0;
@@ -79,7 +98,8 @@ impl Step {
     fn write(socket: &OwnedFd, bytes: &[u8]) -> Result<(), Gone> {
         match send(socket, bytes, SendFlags::DONTWAIT | SendFlags::NOSIGNAL) {
             Ok(sent) if sent == bytes.len() => Ok(()),
-            _ => Err(Gone),
+            Ok(_) => Err(Gone::Closed),
+            Err(errno) => Err(errno.into()),
         }
     }
 }
@@ -87,10 +107,10 @@ impl Step {
 /// The receiving half of `session`, once the peer's proof has come.
 fn proved(step: &mut Step, socket: &OwnedFd, key: &mut Option<RecordKey>) -> Result<Option<Incoming>, Gone> {
     let Some(mut record) = step.read::<RECORD_OVERHEAD_BYTES>(socket)? else { return Ok(None) };
-    let mut incoming = Incoming::new(key.take().ok_or(Gone)?);
+    let mut incoming = Incoming::new(key.take().ok_or(Gone::NotAPeer)?);
     match incoming.open(&mut record) {
         Ok(Some((frames, _))) if frames.is_empty() => Ok(Some(incoming)),
-        _ => Err(Gone),
+        _ => Err(Gone::NotAPeer),
     }
 }
 
@@ -108,7 +128,7 @@ impl Caller {
     fn advance(&mut self, identity: &Identity) -> Result<Option<(NodeId, Incoming)>, Gone> {
         if self.claim.is_none() {
             let Some(hello) = self.step.read::<HELLO_BYTES>(&self.socket)? else { return Ok(None) };
-            let (peer, welcome, session) = identity.welcome(&hello, &fresh()?).map_err(|_| Gone)?;
+            let (peer, welcome, session) = identity.welcome(&hello, &fresh()?).map_err(|_| Gone::NotAPeer)?;
             Step::write(&self.socket, &welcome)?;
             let Session { outgoing, incoming } = session;
             self.claim = Some((peer, outgoing, Some(incoming)));
@@ -139,22 +159,35 @@ struct Dial {
     socket: Option<OwnedFd>,
     stage: Stage,
     step: Step,
+    /// Of this attempt.
+    ticks: u32,
     attempts: u32,
+    /// What became of the last attempt.
+    last: Option<Gone>,
+}
+
+/// What has become of attempts to connect to a peer.
+#[derive(Clone, Copy, Debug, Error)]
+#[error("no connection to {address} in {attempts} attempts, the last of which ended so: {last}")]
+pub struct Unconnected {
+    address: SocketAddr,
+    attempts: u32,
+    last: Gone,
 }
 
 impl Dial {
     fn begin(&mut self, watch: &Watch) -> Result<(), Gone> {
         let family = if self.address.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-        let socket = socket_with(family, SocketType::STREAM, flags, Some(ipproto::TCP)).map_err(|_| Gone)?;
+        let socket = socket_with(family, SocketType::STREAM, flags, Some(ipproto::TCP))?;
         let _ = sockopt::set_tcp_nodelay(&socket, true);
-        watch.add(&socket, Source::Dial(self.peer), EventFlags::OUT).map_err(|_| Gone)?;
+        watch.add(&socket, Source::Dial(self.peer), EventFlags::OUT)?;
         let connected = connect(&socket, &self.address);
         self.socket = Some(socket);
         (self.stage, self.step) = (Stage::Connecting, Step::new());
         match connected {
             Ok(()) | Err(Errno::INPROGRESS | Errno::INTR) => Ok(()),
-            Err(_) => Err(Gone),
+            Err(errno) => Err(errno.into()),
         }
     }
 
@@ -169,9 +202,7 @@ impl Dial {
             if !flags.intersects(EventFlags::OUT | EventFlags::ERR | EventFlags::HUP) {
                 return Ok(None);
             }
-            if !matches!(sockopt::socket_error(socket), Ok(Ok(()))) {
-                return Err(Gone);
-            }
+            sockopt::socket_error(socket)??;
             let nonce = fresh()?;
             Step::write(socket, &identity.hello(self.peer, &nonce))?;
             watch.change(socket, Source::Dial(self.peer), EventFlags::IN);
@@ -179,7 +210,7 @@ impl Dial {
         }
         if let Stage::Welcome(nonce) = &self.stage {
             let Some(welcome) = self.step.read::<WELCOME_BYTES>(socket)? else { return Ok(None) };
-            let session = identity.welcomed(self.peer, nonce, &welcome).map_err(|_| Gone)?;
+            let session = identity.welcomed(self.peer, nonce, &welcome).map_err(|_| Gone::NotAPeer)?;
             Step::write(socket, &proof(&session.outgoing))?;
             self.stage = Stage::Proof(session.outgoing, Some(session.incoming));
         }
@@ -189,13 +220,26 @@ impl Dial {
 
     /// Begins, now or a while later.
     fn attempt(&mut self, watch: &Watch) {
-        if self.begin(watch).is_err() {
-            self.give_up(watch);
+        self.ticks = 0;
+        if let Err(gone) = self.begin(watch) {
+            self.give_up(gone, watch);
+        }
+    }
+
+    /// A tick has passed.
+    fn tick(&mut self, watch: &Watch) {
+        self.ticks += 1;
+        match &mut self.stage {
+            Stage::Pause(ticks @ 2..) => *ticks -= 1,
+            Stage::Pause(_) => self.attempt(watch),
+            _ if self.ticks > ATTEMPT_TICKS_MAX => self.give_up(Gone::TooLate, watch),
+            _ => {}
         }
     }
 
     /// Gives this attempt up.
-    fn give_up(&mut self, watch: &Watch) {
+    fn give_up(&mut self, gone: Gone, watch: &Watch) {
+        self.last = Some(gone);
         if let Some(socket) = self.socket.take() {
             watch.remove(&socket);
         }
@@ -208,7 +252,8 @@ fn fresh() -> Result<Nonce, Gone> {
     let mut nonce = Nonce::default();
     match getrandom(&mut nonce, GetRandomFlags::empty()) {
         Ok(NONCE_BYTES) => Ok(nonce),
-        _ => Err(Gone),
+        Ok(_) => Err(Errno::INTR.into()),
+        Err(errno) => Err(errno.into()),
     }
 }
 
@@ -249,7 +294,9 @@ impl Doors {
             socket: None,
             stage: Stage::Pause(0),
             step: Step::new(),
+            ticks: 0,
             attempts: 0,
+            last: None,
         };
         let mut dials: Vec<Dial> = NodeId::all(identity.nodes).zip(addresses).take(local).map(dial).collect();
         dials.iter_mut().for_each(|dial| dial.attempt(watch));
@@ -270,8 +317,14 @@ impl Doors {
 
     /// Whether there is something that a tick must look after.
     pub fn need_ticks(&self) -> bool {
-        let pauses = |dial: &Dial| matches!(dial.stage, Stage::Pause(_));
-        self.is_full || !self.callers.is_empty() || self.dials.iter().any(pauses)
+        self.is_full || !self.callers.is_empty() || !self.dials.is_empty()
+    }
+
+    /// The peers to which attempts to connect have failed, and how.
+    pub fn unconnected(&self) -> impl Iterator<Item = (NodeId, Unconnected)> {
+        self.dials.iter().filter_map(|&Dial { peer, address, attempts, last, .. }| {
+            Some((peer, Unconnected { address, attempts, last: last? }))
+        })
     }
 
     /// Accepts those who connect.
@@ -319,7 +372,7 @@ impl Doors {
         let index = self.callers.iter().position(|caller| caller.number == number)?;
         match self.callers[index].advance(&self.identity) {
             Ok(None) => None,
-            Err(Gone) => {
+            Err(_) => {
                 self.refuse(index, watch);
                 None
             }
@@ -336,8 +389,8 @@ impl Doors {
         let dial = &mut self.dials[index];
         match dial.advance(&self.identity, watch, flags) {
             Ok(None) => None,
-            Err(Gone) => {
-                dial.give_up(watch);
+            Err(gone) => {
+                dial.give_up(gone, watch);
                 None
             }
             Ok(Some(incoming)) => match self.dials.swap_remove(index) {
@@ -382,12 +435,68 @@ impl Doors {
         while self.callers.first().is_some_and(|caller| caller.ticks > CALLER_TICKS_MAX) {
             self.refuse(0, watch);
         }
-        for dial in &mut self.dials {
-            match &mut dial.stage {
-                Stage::Pause(ticks @ 2..) => *ticks -= 1,
-                Stage::Pause(_) => dial.attempt(watch),
-                _ => {}
+        self.dials.iter_mut().for_each(|dial| dial.tick(watch));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::TcpListener;
+
+    use hiroba_wire::control::JobKey;
+
+    use super::*;
+
+    /// Node 1 of 2, and where it takes node 0 to be.
+    fn doors_towards(address: SocketAddr, watch: &Watch) -> Doors {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let addresses = [address, listener.local_addr().unwrap()];
+        let key = JobKey::new(&[7; 32]);
+        let identity = Identity { key, job: 3, local: NodeId(1), nodes: 2, seals_records: true };
+        Doors::open(identity, listener.into(), &addresses, watch).unwrap()
+    }
+
+    fn tick(doors: &mut Doors, watch: &Watch, ticks: u32) -> Option<String> {
+        let mut events = Vec::new();
+        for _ in 0..ticks {
+            watch.ready(&mut events).unwrap();
+            for &(source, flags) in &events {
+                if let Source::Dial(peer) = source {
+                    assert!(doors.hear_dialled(peer, flags, watch).is_none());
+                }
             }
+            assert!(doors.need_ticks());
+            doors.tick(watch);
         }
+        doors.unconnected().map(|(_, unconnected)| unconnected.to_string()).next()
+    }
+
+    #[test]
+    fn an_attempt_to_connect_ends_at_its_deadline_and_is_repeated() {
+        // The system completes the connection, and nobody ever says anything.
+        let silent = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = silent.local_addr().unwrap();
+        let watch = Watch::new().unwrap();
+        let mut doors = doors_towards(address, &watch);
+        assert_eq!(tick(&mut doors, &watch, ATTEMPT_TICKS_MAX), None, "it may still come");
+        let told = |attempts| {
+            let why = "the last of which ended so: no answer within 5 s";
+            Some(format!("no connection to {address} in {attempts} attempts, {why}"))
+        };
+        assert_eq!(tick(&mut doors, &watch, 1), told(1));
+        assert!(doors.dials[0].socket.is_none());
+        assert_eq!(tick(&mut doors, &watch, 1 + ATTEMPT_TICKS_MAX + 1), told(2));
+        for _ in 0..2 {
+            silent.accept().unwrap();
+        }
+    }
+
+    #[test]
+    fn why_there_is_no_connection_is_known() {
+        let address = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+        let watch = Watch::new().unwrap();
+        let mut doors = doors_towards(address, &watch);
+        let why = tick(&mut doors, &watch, 5).unwrap();
+        assert!(why.contains("onnection refused"), "{why}");
     }
 }

@@ -8,7 +8,8 @@
 //! TCP mends what the network does to packets, so there are no timers on the way of a message. A slow clock runs while a
 //! peer owes an answer: a peer that has been sent something is asked now and then whether it has come, which tells one that is stopped, or
 //! cut off, from one with nothing to say. A connection that has ended is not made again: messages may be lost with it. What
-//! is sent to such a peer is dropped, and the peer is reported as silent.
+//! is sent to such a peer is dropped, and the peer is reported as silent. Where what came is not what the peer's records can be, every
+//! poll fails from then on and names the cause, for silence would be told seconds later, as something else.
 
 mod doors;
 mod handshake;
@@ -29,6 +30,7 @@ use hiroba_base::NodeId;
 use rustix::event::epoll::EventFlags;
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, Shutdown, recv, shutdown};
+use thiserror::Error;
 
 use self::doors::{Doors, Established};
 use self::handshake::Identity;
@@ -76,6 +78,25 @@ pub(crate) struct Inbound {
     look_everywhere: bool,
     /// Messages that came while draining.
     kept: VecDeque<(NodeId, Vec<u8>)>,
+    /// What a peer sent that it cannot have sent; nothing is received after it.
+    garbage: Option<Garbage>,
+}
+
+/// What came over an established connection is nothing that the peer has sealed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+#[error(
+    "node {from} sent what is no message over tcp: {cause}; look for a program that writes to descriptors which it has not \
+     opened, and for what changes packets between the two nodes"
+)]
+struct Garbage {
+    from: NodeId,
+    cause: Unsound,
+}
+
+impl From<Garbage> for io::Error {
+    fn from(garbage: Garbage) -> io::Error {
+        io::Error::new(io::ErrorKind::InvalidData, garbage)
+    }
 }
 
 /// The receiving half of a connection.
@@ -154,6 +175,7 @@ impl TcpFabric {
             events: Vec::new(),
             look_everywhere: false,
             kept: VecDeque::new(),
+            garbage: None,
         };
         Ok(TcpFabric {
             expected: AtomicUsize::new(identity.local.index()),
@@ -205,6 +227,7 @@ impl TcpFabric {
             self.watch.change(socket, Source::Peer(node), EventFlags::IN);
         }
         inbound.links[node.index()] = Some(Link { incoming, count_at_tick: 0 });
+        *peer.unconnected() = None;
         outbound.state = State::Open(key);
         self.transmit(node, &mut outbound);
         self.connected.fetch_add(1, Ordering::SeqCst);
@@ -259,10 +282,12 @@ impl TcpFabric {
         let Inbound { links, arrivals, .. } = inbound;
         let from = arrivals.from;
         let Some(link) = &mut links[from.index()] else { return Ok(()) };
-        if self.hand_out_sound(link, arrivals, deliver).is_err() {
+        if let Err(cause) = self.hand_out_sound(link, arrivals, deliver) {
             (arrivals.records, arrivals.frames) = (0..0, 0..0);
             self.rejected.fetch_add(1, Ordering::Relaxed);
             self.break_off(inbound, from)?;
+            let garbage = *inbound.garbage.insert(Garbage { from, cause });
+            return Err(garbage.into());
         }
         Ok(())
     }
@@ -353,6 +378,9 @@ impl TcpFabric {
         self.ticker.stop();
         inbound.doors.tick(&self.watch);
         self.rejected.fetch_add(std::mem::take(&mut inbound.doors.refused), Ordering::Relaxed);
+        for (node, unconnected) in inbound.doors.unconnected() {
+            *self.peers[node.index()].unconnected() = Some(unconnected);
+        }
         let mut goes_on = inbound.doors.need_ticks();
         for node in NodeId::all(self.identity.nodes).filter(|node| *node != self.identity.local) {
             goes_on |= self.look_after(inbound.links[node.index()].as_mut(), node);
@@ -437,6 +465,9 @@ impl Turns for TcpFabric {
         while let Some((from, message)) = inbound.kept.pop_front() {
             turn = Turn::Something;
             deliver(from, &message);
+        }
+        if let Some(garbage) = inbound.garbage {
+            return Err(garbage.into());
         }
         if !(inbound.arrivals.records.is_empty() && inbound.arrivals.frames.is_empty()) {
             self.hand_out(inbound, deliver)?;
@@ -567,5 +598,9 @@ impl Fabric for TcpFabric {
             .map(|node| (ticks(node), node))
             .max_by_key(|(ticks, _)| *ticks)?;
         (ticks > 0).then(|| (node, TICK * ticks))
+    }
+
+    fn why_unconnected(&self, peer: NodeId) -> Option<String> {
+        self.peers[peer.index()].unconnected().map(|unconnected| unconnected.to_string())
     }
 }

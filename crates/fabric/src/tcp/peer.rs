@@ -8,6 +8,7 @@ use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use rustix::io::Errno;
 use rustix::net::{SendAncillaryBuffer, SendFlags, send, sendmsg};
 
+use super::doors::Unconnected;
 use super::key::RecordKey;
 use super::record::Outgoing;
 
@@ -61,6 +62,8 @@ pub struct Peer {
     pub socket: OnceLock<OwnedFd>,
     /// Ticks in a row in which it owed an answer and nothing came.
     pub silent_ticks: AtomicU32,
+    /// What has become of attempts to connect to it, while there is no connection.
+    unconnected: Mutex<Option<Unconnected>>,
     outbound: Mutex<Outbound>,
 }
 
@@ -70,6 +73,7 @@ impl Peer {
         Peer {
             socket: OnceLock::new(),
             silent_ticks: AtomicU32::new(0),
+            unconnected: Mutex::new(None),
             outbound: Mutex::new(Outbound {
                 state: State::Waiting,
                 outgoing: Outgoing::default(),
@@ -86,6 +90,11 @@ impl Peer {
     /// The lock is held for one pass over the records and for system calls that do not block.
     pub fn outbound(&self) -> MutexGuard<'_, Outbound> {
         self.outbound.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The lock is held for a copy.
+    pub fn unconnected(&self) -> MutexGuard<'_, Option<Unconnected>> {
+        self.unconnected.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Something has come from it.

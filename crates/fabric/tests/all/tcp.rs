@@ -217,7 +217,7 @@ fn what_was_recorded_opens_no_second_connection() {
 }
 
 #[test]
-fn a_bit_that_was_changed_on_the_way_ends_the_connection() {
+fn a_bit_that_was_changed_on_the_way_is_told_at_once_as_what_it_is() {
     const AFTER_BYTES: usize = 20_000;
     let (mut listeners, addresses) = listeners(2);
     let late = listeners.pop().unwrap();
@@ -232,14 +232,28 @@ fn a_bit_that_was_changed_on_the_way_ends_the_connection() {
         other.send(NodeId(0), &[&[number; 1000]]);
     }
     let mut next = 0;
-    let deliver = |_, bytes: &[u8]| {
+    let mut deliver = |_, bytes: &[u8]| {
         assert_eq!(bytes, [next; 1000], "only what is sound, and in order");
         next += 1;
     };
-    let noticed = || fabric.statistics().datagrams_rejected == 1 && fabric.longest_silence().is_some();
-    poll_until("the change is noticed", &[&fabric, &other], deliver, noticed);
+    let start = Instant::now();
+    let error = loop {
+        assert!(start.elapsed() < HANGS_AFTER, "the change is noticed");
+        other.poll(Some(Duration::from_millis(1)), &mut |_, _| {}).unwrap();
+        if let Err(error) = fabric.poll(Some(Duration::from_millis(1)), &mut deliver) {
+            break error;
+        }
+    };
     assert!(next < 100);
-    assert_eq!(fabric.longest_silence().unwrap().0, NodeId(1));
+    for error in [error, fabric.poll_now(&mut nothing).unwrap_err()] {
+        assert_eq!(error.kind(), ErrorKind::InvalidData);
+        let sentence = error.to_string();
+        assert!(sentence.starts_with("node 1 sent what is no message over tcp: expected "), "{sentence}");
+    }
+    assert_eq!(fabric.statistics().datagrams_rejected, 1);
+    // The other side has lost its connection, which is no error there: it cannot know why.
+    let missed = || other.longest_silence().is_some();
+    poll_until("the connection has ended", &[&other], nothing, missed);
     drop(other);
     forger.thread.join().unwrap();
 }

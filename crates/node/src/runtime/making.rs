@@ -286,12 +286,8 @@ pub fn preflight(
 }
 
 fn check_job(job: &JobDescription) -> Result<(Protocol, HomePolicy), NodeError> {
-    let ours = env!("CARGO_PKG_VERSION");
-    if job.version != ours {
-        return Err(NodeError::Version { ours: ours.to_owned(), theirs: job.version.clone() });
-    }
-    if job.build != crate::BUILD {
-        return Err(NodeError::Build { ours: crate::BUILD, theirs: job.build.clone() });
+    if (job.version.as_str(), job.build.as_str()) != (env!("CARGO_PKG_VERSION"), crate::BUILD) {
+        return Err(NodeError::other_build(job.version.clone(), job.build.clone()));
     }
     let unknown = |what, known, got: &str| NodeError::Unknown { what, known, got: got.to_owned() };
     let protocol = Protocol::named(&job.protocol)

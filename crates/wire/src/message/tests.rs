@@ -221,6 +221,8 @@ fn fields_out_of_bounds_are_refused() {
             operation: AtomicOperation::Load,
             needed: VersionVector::new(),
         },
+        Message::ProgramData { identity: 9, offset: 0, bytes: &[] },
+        Message::ProgramData { identity: 9, offset: 0, bytes: &[0; PROGRAM_DATA_BYTES_MAX + 1] },
     ];
     for message in bad {
         let bytes = message.encode();

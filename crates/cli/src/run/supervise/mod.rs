@@ -144,6 +144,15 @@ struct Ending {
     wish: Option<i32>,
 }
 
+/// The end of a job for a reason behind which another may stand that is told a moment later.
+struct EndLater {
+    at: Instant,
+    why: String,
+    /// Lines beneath the reason.
+    evidence: Vec<String>,
+    forced_status: Option<u8>,
+}
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Source {
     Front,
@@ -201,7 +210,7 @@ pub struct Supervisor {
     /// A status that stands before those of the nodes.
     forced_status: Option<u8>,
     /// When to end the job, and what to say then, unless it has ended by itself.
-    end_later: Option<(Instant, String, Option<u8>)>,
+    end_later: Option<EndLater>,
     accounts: BTreeMap<usize, NodeStatistics>,
     watched: Watched,
     waits: WaitWatch,
@@ -361,7 +370,7 @@ impl Supervisor {
         let due = [self.ending.as_ref().filter(|ending| !ending.killed).map(|ending| ending.kill_at)]
             .into_iter()
             .chain([
-                self.end_later.as_ref().map(|later| later.0),
+                self.end_later.as_ref().map(|later| later.at),
                 self.local.next_look(),
                 self.next_look_after_hosts(),
                 self.progress.as_ref().map(Progress::next),
@@ -491,10 +500,8 @@ impl Supervisor {
 
     fn do_what_is_due(&mut self) {
         let now = Instant::now();
-        if let Some((_, why, forced_status)) =
-            self.end_later.take_if(|later| later.0 <= now && self.alive > 0)
-        {
-            self.end_job(&format!("{why}; ending the job"), forced_status);
+        if let Some(later) = self.end_later.take_if(|later| later.at <= now && self.alive > 0) {
+            self.end_now(later);
         }
         let Some(ending) = &mut self.ending else { return };
         if ending.killed || ending.kill_at > now {

@@ -7,7 +7,7 @@ use hiroba_trace::NodeStatistics;
 use hiroba_wire::agent::{NodeEvent, ToAgent};
 use hiroba_wire::control::{ToLauncher, ToNode};
 
-use super::{END_GRACE, Ending, Phase, Supervisor};
+use super::{END_GRACE, EndLater, Ending, Phase, Supervisor};
 use crate::failure::{STATUS_HIROBA, say, say_with_details};
 use crate::run::deaths;
 use crate::run::liveness::in_words;
@@ -25,6 +25,8 @@ const EARLY_FAILURE_GRACE: Duration = Duration::from_secs(1);
 const WRAPPER_GRACE: Duration = Duration::from_millis(500);
 /// How long the agent of a host may take to tell what the threads of a node do that another host misses.
 const EXAMINATION_GRACE: Duration = Duration::from_secs(1);
+/// How long another reason may take to arrive after a node has said that it hears nothing of another.
+const CUT_GRACE: Duration = Duration::from_millis(300);
 /// Lines of evidence about a silent node that are shown; an agent sends no more.
 const EVIDENCE_LINES_MAX: usize = 20;
 /// Fewer nodes join within a moment: where they do not, they wait for the program.
@@ -49,7 +51,7 @@ impl Supervisor {
                 NodeEvent::Garbled { bytes } => self.handle_garbled(number, bytes),
                 NodeEvent::JoinedProcessEnded { pid } => self.joined_process_ended(number, pid),
                 NodeEvent::Silent { stopped, evidence } => self.handle_silence(number, stopped, &evidence),
-                NodeEvent::Examined { evidence } => self.handle_examined(&evidence),
+                NodeEvent::Examined { evidence } => self.handle_examined(evidence),
                 NodeEvent::OutOfMemory { sentence } => self.out_of_memory = Some((number, sentence)),
                 NodeEvent::Exited { status } => ended.extend(self.note_end(number, End::Exited(status))),
                 NodeEvent::Killed { signal } => ended.extend(self.note_end(number, End::Killed(signal))),
@@ -157,15 +159,37 @@ impl Supervisor {
 
     /// Ends the job after `grace` unless it has ended by itself; the first reason stays.
     fn end_later(&mut self, grace: Duration, why: String, forced_status: Option<u8>) {
+        self.end_later_with(grace, why, Vec::new(), forced_status);
+    }
+
+    /// The same with lines of evidence, which may be gone by then.
+    fn end_later_with(
+        &mut self,
+        grace: Duration,
+        why: String,
+        evidence: Vec<String>,
+        forced_status: Option<u8>,
+    ) {
         if self.ending.is_none() && self.end_later.is_none() {
-            self.end_later = Some((Instant::now() + grace, why, forced_status));
+            let at = Instant::now() + grace;
+            self.end_later = Some(EndLater { at, why, evidence, forced_status });
+        }
+    }
+
+    /// Ends the job for a reason that has waited long enough.
+    pub(super) fn end_now(&mut self, later: EndLater) {
+        let EndLater { why, evidence, forced_status, .. } = later;
+        if self.ending.is_none() {
+            self.labeller.catch_up();
+            say_with_details(&format!("{why}; ending the job"), shown(&evidence));
+            self.end_quietly(forced_status);
         }
     }
 
     /// The sentence for a job that ended without a word so far.
     pub(super) fn report_end(&mut self) {
-        if let Some((_, why, _)) = self.end_later.take().filter(|_| self.joined > 0) {
-            return say(&why);
+        if let Some(EndLater { why, evidence, .. }) = self.end_later.take().filter(|_| self.joined > 0) {
+            return say_with_details(&why, shown(&evidence));
         }
         if let Some(ending) = &self.ending {
             let Some(signal) = ending.wish.filter(|_| !ending.killed) else { return };
@@ -239,7 +263,7 @@ impl Supervisor {
             ToLauncher::Fatal { sentence } => {
                 self.end_job(&format!("node {number}: {sentence}"), Some(STATUS_HIROBA));
             }
-            ToLauncher::Silent { peer } => self.handle_cut(number, peer),
+            ToLauncher::Silent { peer, why } => self.handle_cut(number, peer, why),
             ToLauncher::Sample { statistics_json } => {
                 // What a line on the terminal lacks for once is not worth a word.
                 if let (Some(progress), Ok(account)) =
@@ -355,35 +379,45 @@ impl Supervisor {
     /// Ends the job because of a node that is silent: what is known of it will not be known later.
     fn give_up(&mut self, why: &str, evidence: &[String]) {
         if self.ending.is_none() {
-            say_with_details(why, evidence.get(..EVIDENCE_LINES_MAX).unwrap_or(evidence));
+            say_with_details(why, shown(evidence));
             self.end_quietly(Some(STATUS_HIROBA));
         }
     }
 
-    /// A node hears nothing of another.
-    fn handle_cut(&mut self, number: usize, peer: NodeId) {
+    /// A node hears nothing of another. Whether that one was cut off, or has gone for a reason that its own side is about to
+    /// tell, the next moment shows.
+    fn handle_cut(&mut self, number: usize, peer: NodeId, unconnected: Option<String>) {
         if peer.index() >= self.nodes.len() {
             return;
         }
         let (who, whom) = (self.name_node(number), self.name_node(peer.index()));
         let silence = in_words(self.watched.dead_after.unwrap_or_default());
-        let why = format!(
-            "{who} has heard nothing of {whom} for {silence}: the network between them is cut, or it hangs (see --dead-after)"
-        );
-        match self.nodes[peer.index()].host {
-            None => self.give_up(&format!("{why}; ending the job"), &self.local.evidence(peer.index())),
-            Some(host) if self.ending.is_none() && self.end_later.is_none() => {
-                self.hosts[host].send(&ToAgent::Examine { node: peer });
-                self.end_later(EXAMINATION_GRACE, why, Some(STATUS_HIROBA));
-            }
-            Some(_) => {}
+        let cause = match unconnected {
+            Some(unconnected) => format!("{unconnected}; does a firewall stand between them?"),
+            None => "the network between them is cut, or it hangs".to_owned(),
+        };
+        let why = format!("{who} has heard nothing of {whom} for {silence}: {cause} (see --dead-after)");
+        let host = self.nodes[peer.index()].host;
+        if let Some(host) = host.filter(|_| self.ending.is_none() && self.end_later.is_none()) {
+            self.hosts[host].send(&ToAgent::Examine { node: peer });
         }
+        let (grace, evidence) = match host {
+            None => (CUT_GRACE, self.local.evidence(peer.index())),
+            Some(_) => (EXAMINATION_GRACE, Vec::new()),
+        };
+        self.end_later_with(grace, why, evidence, Some(STATUS_HIROBA));
     }
 
-    /// The job ends because of this node, as soon as it has been told what its threads do.
-    fn handle_examined(&mut self, evidence: &[String]) {
-        if let Some((_, why, _)) = self.end_later.take() {
-            self.give_up(&format!("{why}; ending the job"), evidence);
+    /// The agent of a host has told what the threads of a node do of which another one hears nothing.
+    fn handle_examined(&mut self, evidence: Vec<String>) {
+        if let Some(later) = &mut self.end_later {
+            later.evidence = evidence;
+            later.at = later.at.min(Instant::now() + CUT_GRACE);
         }
     }
+}
+
+/// As many lines of evidence as are shown.
+fn shown(evidence: &[String]) -> &[String] {
+    evidence.get(..EVIDENCE_LINES_MAX).unwrap_or(evidence)
 }
