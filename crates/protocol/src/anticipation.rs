@@ -24,13 +24,14 @@
 //! | a barrier is over, and has voided pages | [`met`](Anticipation::met) | pages to fetch |
 //! | a page gets another home | [`forget_orders`](Anticipation::forget_orders) | – |
 //!
-//! What homes send unasked has methods of its own, in [`supplies`].
+//! Eager release consistency has [`steps`] alone. What homes send unasked has methods of its own, in [`supplies`].
 //!
 //! Nobody sees whether the program reads a page that it may use without a fault. So a page that came unasked is
 //! left without access now and then: its first touch faults, needs no message, and shows that the page was wanted.
 
 pub(crate) mod habits;
 pub(crate) mod lock_pages;
+pub(crate) mod steps;
 pub(crate) mod streams;
 pub(crate) mod supplies;
 

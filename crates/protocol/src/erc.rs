@@ -60,7 +60,6 @@
 //! - Copysets are kept at homes, as in SCASH, and never asked for at releases, so a release takes two message delays or four, however many pages it
 //!   has: diffs for one home go together, and so does what a home tells one reader.
 
-mod ahead;
 mod directory;
 mod moving;
 mod state;
@@ -71,9 +70,9 @@ use hiroba_base::{Access, NodeId, PageId, PageRange, PageSet, VersionVector};
 use hiroba_wire::{Limits, Message, PageCopy, PageDiff, PagesWanted, Ticket};
 use rustc_hash::FxHashMap;
 
-use self::ahead::Ahead;
 use self::directory::{Client, Directory, Transaction};
 pub use self::state::State;
+use crate::anticipation::steps::Steps;
 use crate::coherence::{AfterRelease, Coherence, Site, WordOperation};
 use crate::engine::wanted_beyond;
 use crate::exclusive_runs::ExclusiveRuns;
@@ -130,7 +129,7 @@ pub struct Erc {
     modified: PageSet,
     /// Pages homed here that are to go to the node that was the first to touch them.
     first_touched: BTreeMap<PageId, NodeId>,
-    ahead: Ahead,
+    steps: Steps,
     exclusive_runs: ExclusiveRuns,
 }
 
@@ -208,7 +207,7 @@ impl Erc {
             next_transaction: 0,
             modified: PageSet::new(),
             first_touched: BTreeMap::new(),
-            ahead: Ahead::default(),
+            steps: Steps::default(),
             exclusive_runs: ExclusiveRuns::default(),
         }
     }
@@ -296,7 +295,8 @@ impl Erc {
             let is_new = !fetch.asked;
             self.request_copy(site, page_id);
             if is_new {
-                self.fetch_ahead(site, located);
+                let ahead = self.steps.follow(site, located);
+                self.ask_ahead(site, ahead);
             }
             return;
         }

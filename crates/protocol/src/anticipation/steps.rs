@@ -1,14 +1,15 @@
-//! Fetching ahead: where faults go on in equal steps, upwards or downwards, the pages behind are asked for with the one that faulted, twice as
-//! many each time. A step of one page upwards is believed at once, any other when it has been made twice.
+//! Steps: where faults go on at equal distances, upwards or downwards, the pages behind are asked for with the one
+//! that faulted, twice as many each time. A step of one page upwards is believed at once, any other when it has been
+//! made twice. For protocols whose copies are pushed to, so that fetching one page too many costs messages later:
+//! simpler than [`streams`](super::streams), and never ahead of a fault.
 
 use hiroba_base::PageId;
 
-use super::Erc;
 use crate::coherence::Site;
 use crate::home::Located;
 
-/// Rows of faults that are followed at once: of several arrays, by several threads. A new one takes the place of the one that was quiet for
-/// the longest time.
+/// Rows of faults that are followed at once: of several arrays, by several threads. A new one takes the place of the
+/// one that was quiet for the longest time.
 const ROWS_MAX: usize = 16;
 
 /// Pages between two faults of one row, at most.
@@ -20,7 +21,7 @@ const AHEAD_BYTES_MAX: u64 = 1 << 20;
 
 /// What is known of faults in equal steps.
 #[derive(Debug, Default)]
-pub(super) struct Ahead {
+pub(crate) struct Steps {
     rows: Vec<Row>,
     /// Counts faults.
     clock: u64,
@@ -44,7 +45,7 @@ fn onward(from: PageId, step: i64, count: u64) -> PageId {
     PageId(from.0.wrapping_add_signed(step.wrapping_mul(count as i64)))
 }
 
-impl Ahead {
+impl Steps {
     /// A page is absent: in which steps from it, and how many pages at most, should come too.
     fn note_fault(&mut self, located: Located, pages_max: u64) -> (i64, u64) {
         self.clock += 1;
@@ -78,21 +79,17 @@ impl Ahead {
     }
 }
 
-impl Erc {
-    /// Asks for what lies ahead of an absent page, where that is worth while.
-    pub(super) fn fetch_ahead(&mut self, site: &mut Site, absent: Located) {
+impl Steps {
+    /// A page is absent, and somebody waits for it: what to ask for with it. The protocol leaves out what is here.
+    pub(crate) fn follow(&mut self, site: &Site, absent: Located) -> Vec<PageId> {
         if !site.fetches_ahead {
-            return;
+            return Vec::new();
         }
         let bytes = u64::from(site.page_bytes(absent.page));
-        let (step, pages) = self.ahead.note_fault(absent, AHEAD_PAGES_MAX.min(AHEAD_BYTES_MAX / bytes));
-        if pages == 0 {
-            return;
-        }
+        let (step, pages) = self.note_fault(absent, AHEAD_PAGES_MAX.min(AHEAD_BYTES_MAX / bytes));
         let region = site.homes.region_around(absent.page).expect("a page that faults is allocated");
         let ahead = (1..=pages).map(|count| onward(absent.page, step, count));
-        let ahead: Vec<PageId> = ahead.take_while(|page| region.contains(*page)).collect();
-        self.ask_ahead(site, ahead);
+        ahead.take_while(|page| region.contains(*page)).collect()
     }
 }
 
@@ -103,32 +100,32 @@ mod tests {
     use super::*;
 
     /// What is asked for ahead as a program goes through pages of two granules.
-    fn asked(ahead: &mut Ahead, pages: impl IntoIterator<Item = u64>) -> Vec<(i64, u64)> {
+    fn asked(steps: &mut Steps, pages: impl IntoIterator<Item = u64>) -> Vec<(i64, u64)> {
         let located = |page| Located { page: PageId(page * 2), granules: 2, home: NodeId(1) };
         pages
             .into_iter()
-            .map(|page| ahead.note_fault(located(page), 8))
+            .map(|page| steps.note_fault(located(page), 8))
             .filter(|(_, pages)| *pages > 0)
             .collect()
     }
 
     #[test]
     fn page_after_page_more_and_more_are_asked_for() {
-        let mut ahead = Ahead::default();
-        assert_eq!(asked(&mut ahead, [10, 11, 13, 16, 21]), [(2, 1), (2, 2), (2, 4), (2, 8)]);
-        assert_eq!(asked(&mut ahead, [30]), [(2, 8)], "no more than the bound");
+        let mut steps = Steps::default();
+        assert_eq!(asked(&mut steps, [10, 11, 13, 16, 21]), [(2, 1), (2, 2), (2, 4), (2, 8)]);
+        assert_eq!(asked(&mut steps, [30]), [(2, 8)], "no more than the bound");
     }
 
     #[test]
     fn other_steps_are_believed_when_they_have_been_made_twice() {
-        assert_eq!(asked(&mut Ahead::default(), [10, 13, 16, 22]), [(6, 1), (6, 2)]);
-        assert_eq!(asked(&mut Ahead::default(), [100, 99, 98, 96, 93]), [(-2, 1), (-2, 2), (-2, 4)]);
-        assert_eq!(asked(&mut Ahead::default(), [10, 13, 17, 22, 28]), [], "no two alike");
+        assert_eq!(asked(&mut Steps::default(), [10, 13, 16, 22]), [(6, 1), (6, 2)]);
+        assert_eq!(asked(&mut Steps::default(), [100, 99, 98, 96, 93]), [(-2, 1), (-2, 2), (-2, 4)]);
+        assert_eq!(asked(&mut Steps::default(), [10, 13, 17, 22, 28]), [], "no two alike");
     }
 
     #[test]
     fn rows_go_on_beside_each_other() {
         let both = [10, 1000, 11, 997, 13, 994, 16, 988];
-        assert_eq!(asked(&mut Ahead::default(), both), [(2, 1), (2, 2), (-6, 1), (2, 4), (-6, 2)]);
+        assert_eq!(asked(&mut Steps::default(), both), [(2, 1), (2, 2), (-6, 1), (2, 4), (-6, 2)]);
     }
 }
