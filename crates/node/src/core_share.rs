@@ -252,7 +252,8 @@ mod tests {
         if read("thread-self").is_none_or(|times| times.ran == 0) {
             return; // this kernel does not count
         }
-        let spin = || (0..1_000_000u64).fold(1, |x, step| std::hint::black_box(x * 3 ^ step));
+        let spin =
+            || (0..1_000_000u64).fold(1u64, |x, step| std::hint::black_box((x ^ step).wrapping_mul(3)));
         let ended = std::thread::scope(|scope| {
             let thread = scope.spawn(|| {
                 spin();
