@@ -28,7 +28,8 @@ pub fn broken(words: &str, columns: usize) -> Vec<String> {
     lines
 }
 
-/// A text whose long lines go on below their last column: where two blanks or more stood last, in their left half.
+/// A text whose long lines go on below their last column: where two blanks or more stood last, in their left
+/// half.
 pub fn fold(text: &str, columns: usize) -> String {
     let mut folded = String::new();
     for line in text.lines() {

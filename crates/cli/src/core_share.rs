@@ -1,4 +1,5 @@
-//! Says that nodes did not get the processors that they could have used: figures of such a run are no figures of Hiroba's.
+//! Says that nodes did not get the processors that they could have used: figures of such a run are no figures
+//! of Hiroba's.
 
 use hiroba_trace::NodeStatistics;
 
@@ -8,8 +9,8 @@ pub const ENOUGH: f64 = 0.9;
 /// Below this part of the processors' time for others, threads have waited for those of their own job.
 const OTHERS_MIN: f64 = 0.05;
 
-/// Whether threads of a node that waited for a core did so for others of their own job: there are more of them than cores, by the
-/// job's size, or since the program has started some.
+/// Whether threads of a node that waited for a core did so for others of their own job: there are more of
+/// them than cores, by the job's size, or since the program has started some.
 pub fn share_cores(node: &NodeStatistics) -> bool {
     node.shares_cores || node.others_share.is_some_and(|others| others < OTHERS_MIN)
 }

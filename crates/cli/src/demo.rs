@@ -270,7 +270,8 @@ struct Caller {
 }
 
 impl Caller {
-    /// Shows the command, runs it, shows what it prints and returns that. `what` is said where that takes long.
+    /// Shows the command, runs it, shows what it prints and returns that. `what` is said where that takes
+    /// long.
     fn call(&self, what: &str, arguments: &[&OsStr]) -> Result<String, Stopped> {
         let words = arguments.iter().map(|word| word.to_string_lossy());
         // Where the demo keeps its account is not what a user would type.

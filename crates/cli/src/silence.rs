@@ -1,5 +1,5 @@
-//! Nobody waits long without knowing for what: a command that has been silent for [`LONGEST`] says on standard error what it is
-//! doing, and from then on less and less often.
+//! Nobody waits long without knowing for what: a command that has been silent for [`LONGEST`] says on
+//! standard error what it is doing, and from then on less and less often.
 
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};

@@ -1,14 +1,15 @@
 //! How much a node's threads got of the processor time that they could have used.
 //!
-//! The kernel counts for every thread how long it ran, and how long it could have run but waited for a processor
-//! (`/proc/PID/task/TID/schedstat`, Documentation/scheduler/sched-stats.rst). A thread that sleeps does neither, and one that
-//! waits awake runs, so a share below one means that others had the processor: another program, or other threads of the job.
+//! The kernel counts for every thread how long it ran, and how long it could have run but waited for a
+//! processor (`/proc/PID/task/TID/schedstat`, Documentation/scheduler/sched-stats.rst). A thread that sleeps
+//! does neither, and one that waits awake runs, so a share below one means that others had the processor:
+//! another program, or other threads of the job.
 //!
-//! Which of the two it was tells the time that the node's processors were busy at all (`/proc/stat`, proc_stat(5)): what of it the
-//! node's own threads did not use, others did.
+//! Which of the two it was tells the time that the node's processors were busy at all (`/proc/stat`,
+//! proc_stat(5)): what of it the node's own threads did not use, others did.
 //!
-//! The counts of a thread are gone when it has ended. So a thread that the runtime knows is counted as it ends; one that
-//! never called the runtime and ended before the account was made is left out.
+//! The counts of a thread are gone when it has ended. So a thread that the runtime knows is counted as it
+//! ends; one that never called the runtime and ended before the account was made is left out.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
@@ -79,7 +80,8 @@ impl CoreShare {
         counted.share()
     }
 
-    /// The part of the processors' time that other processes had since the account began; `None` where the kernel does not tell.
+    /// The part of the processors' time that other processes had since the account began; `None` where the
+    /// kernel does not tell.
     pub fn of_others(&self) -> Option<f64> {
         let mut counted = self.counted.lock().unwrap_or_else(PoisonError::into_inner);
         counted.look(threads());
@@ -101,8 +103,8 @@ fn proc_stat() -> Option<String> {
     std::fs::read_to_string("/proc/stat").ok()
 }
 
-/// For how long some processors have been busy, all together: all but idle time and time in which they wait for a disc. What a
-/// hypervisor took of them is busy time, too.
+/// For how long some processors have been busy, all together: all but idle time and time in which they wait
+/// for a disc. What a hypervisor took of them is busy time, too.
 fn busy(proc_stat: &str, processors: &CpuSet) -> Option<Duration> {
     const BUSY_FIELDS: [usize; 6] = [0, 1, 2, 5, 6, 7];
     let of_line = |line: &str| {
@@ -154,7 +156,8 @@ impl Times {
     }
 }
 
-/// The same of another process's first thread, from its start to now. It may have ended, as long as nobody has waited for it.
+/// The same of another process's first thread, from its start to now. It may have ended, as long as nobody
+/// has waited for it.
 pub fn core_share_of(pid: i32) -> Option<f64> {
     read(&pid.to_string())?.share()
 }
@@ -252,7 +255,8 @@ mod tests {
         if read("thread-self").is_none_or(|times| times.ran == 0) {
             return; // this kernel does not count
         }
-        let spin = || (0..1_000_000u64).fold(1, |x, step| std::hint::black_box(x * 3 ^ step));
+        let spin =
+            || (0..1_000_000u64).fold(1u64, |x, step| std::hint::black_box((x ^ step).wrapping_mul(3)));
         let ended = std::thread::scope(|scope| {
             let thread = scope.spawn(|| {
                 spin();

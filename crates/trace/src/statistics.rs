@@ -156,14 +156,15 @@ pub struct NodeStatistics {
     pub node: NodeId,
     /// Seconds from joining to leaving the job.
     pub wall_s: f64,
-    /// The share that its threads got of the processor time which they could have used: time running over time running or
-    /// waiting for a processor. `None` where the kernel does not count it.
+    /// The share that its threads got of the processor time which they could have used: time running over
+    /// time running or waiting for a processor. `None` where the kernel does not count it.
     #[serde(default)]
     pub core_share: Option<f64>,
     /// The job has more threads on the node's machine than that has cores for them, so that they take turns.
     #[serde(default)]
     pub shares_cores: bool,
-    /// The part of its processors' time that others than this node had. `None` where the kernel does not tell.
+    /// The part of its processors' time that others than this node had. `None` where the kernel does not
+    /// tell.
     #[serde(default)]
     pub others_share: Option<f64>,
     /// Where they went; sums to threads × `wall_s`.

@@ -56,8 +56,8 @@ pub struct Row {
     pub repetitions: usize,
     /// How many times it was done before, unmeasured.
     pub warm_up: usize,
-    /// The least share of the processors that a process of the measurement got of what it could have used, over all that was
-    /// measured together; `None` where the kernel does not count it.
+    /// The least share of the processors that a process of the measurement got of what it could have used,
+    /// over all that was measured together; `None` where the kernel does not count it.
     #[serde(default)]
     pub core_share: Option<f64>,
     /// Threads that waited for a core did so for others of the measurement.
@@ -250,8 +250,8 @@ fn run_job(
     Ok(Ok(()))
 }
 
-/// What has been told: rows on standard output as they come; on standard error what is being measured, on a terminal in one
-/// line that gives way.
+/// What has been told: rows on standard output as they come; on standard error what is being measured, on a
+/// terminal in one line that gives way.
 struct Told {
     rows: Vec<Row>,
     /// Rows of the jobs that have ended.

@@ -1,7 +1,7 @@
 //! The rows as a table for people, line by line as they come.
 //!
-//! What a row measures stands on a line of its own, once for all rows in turn that have it in common; below it stand the
-//! states, broken between words, with the figures behind their last line.
+//! What a row measures stands on a line of its own, once for all rows in turn that have it in common; below
+//! it stand the states, broken between words, with the figures behind their last line.
 
 use std::fmt::Write;
 

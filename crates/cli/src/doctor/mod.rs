@@ -68,8 +68,11 @@ impl Finding {
     }
 }
 
+/// Looks at something.
+type Examine = fn() -> Vec<Finding>;
+
 /// What is looked at, by section.
-const EXAMINATIONS: [(&str, fn() -> Vec<Finding>); 5] = [
+const EXAMINATIONS: [(&str, Examine); 5] = [
     ("Page faults and write tracking", faults::examine),
     ("Memory and limits", limits::examine),
     ("Network", network::examine),

@@ -21,8 +21,8 @@ pub const SECONDS: &str = "seconds";
 /// And of that of processors: of all threads of the node that used most.
 pub const PROCESSOR_SECONDS: &str = "processor seconds";
 
-/// The least share that a run's processes got of the processor time which they could have used. Runs with more nodes than cores,
-/// and kernels that do not count, have none.
+/// The least share that a run's processes got of the processor time which they could have used. Runs with
+/// more nodes than cores, and kernels that do not count, have none.
 pub const CORE_SHARE: &str = "share of a core";
 
 /// How a program is run.
@@ -147,8 +147,8 @@ impl Results {
         shares.min_by(f64::total_cmp)
     }
 
-    /// How much faster a job is than the sequential program: by the clock where every node had a core of its own, else by the
-    /// processors' time of the node that used most.
+    /// How much faster a job is than the sequential program: by the clock where every node had a core of its
+    /// own, else by the processors' time of the node that used most.
     pub fn speed_up(&self, sequential: &Job, job: &Job, cores: u16) -> Measured {
         let ratio = |name| Some(self.median(sequential, name)? / self.median(job, name)?);
         if job.nodes() > cores {

@@ -26,8 +26,8 @@ pub struct Measured {
     pub value: Option<f64>,
     /// How it was obtained.
     pub how: How,
-    /// The least share that the processes of its runs got of the processor time which they could have used; `None` where it is
-    /// not known, and where more nodes than cores were run on purpose.
+    /// The least share that the processes of its runs got of the processor time which they could have used;
+    /// `None` where it is not known, and where more nodes than cores were run on purpose.
     pub core_share: Option<f64>,
 }
 

@@ -10,8 +10,8 @@ use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use crate::failure::say;
 use crate::quantities::duration;
 
-/// Where standard error is no terminal, a line is written whenever so many parts of the whole are done, and before a run after so
-/// long a silence.
+/// Where standard error is no terminal, a line is written whenever so many parts of the whole are done, and
+/// before a run after so long a silence.
 const LINES: usize = 10;
 const PAUSE: Duration = Duration::from_secs(10);
 

@@ -417,6 +417,11 @@ impl LocalNodes {
         node.map_or_else(Vec::new, |node| evidence::gather(node.process(), node.shares.as_ref()))
     }
 
+    /// Whether a node of this machine has called: then it is known that the program will join.
+    pub fn has_been_called(&self) -> bool {
+        self.nodes.iter().any(|node| node.control.is_some())
+    }
+
     /// When to call [`look`](Self::look) next.
     pub fn next_look(&self) -> Option<Instant> {
         let looks = self.looks.as_ref().filter(|_| self.answers_expected).map(Looks::next);

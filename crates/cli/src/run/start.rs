@@ -127,6 +127,7 @@ pub fn start(plan: &Plan, trace: Option<&TraceDirectory>, front: Front) -> Resul
         dead_after,
         label: options.label,
         progress: options.progress,
+        silence: silence.get(),
     };
     let shares = Elsewhere { hosts, traces };
     let (supervisor, gate) = Supervisor::new(front, arrivals, (share.first_here, spawned), shares, watched)?;

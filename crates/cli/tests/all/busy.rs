@@ -1,5 +1,5 @@
-//! A machine with other work is noticed: what nodes got of its cores stands beside the figures. That a quiet machine is not called busy
-//! cannot be tested here, since others may work on this one.
+//! A machine with other work is noticed: what nodes got of its cores stands beside the figures. That a quiet
+//! machine is not called busy cannot be tested here, since others may work on this one.
 
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command};
@@ -9,7 +9,8 @@ use serde_json::Value;
 
 use crate::support::{Called, compiled, finish, hiroba, shell, start};
 
-/// Two processes that compute on one core for as long as this lives; whatever is tested has to share that core with them.
+/// Two processes that compute on one core for as long as this lives; whatever is tested has to share that
+/// core with them.
 struct BusyCore {
     core: CpuSet,
     spinners: Vec<Child>,

@@ -57,6 +57,8 @@ pub struct Watched {
     pub label: bool,
     /// Live rates are shown on the terminal.
     pub progress: bool,
+    /// How long nothing has been said about the start.
+    pub silence: Silence,
 }
 
 /// What concerns other hosts.
@@ -266,7 +268,7 @@ impl Supervisor {
             out_of_memory: None,
             explained: BTreeSet::new(),
             looks: Looks::new(watched.dead_after),
-            starting: Silence::begin(),
+            starting: watched.silence,
             progress: watched.progress.then(|| Progress::on_terminal(total)).flatten(),
             pings: 0,
             remarks: 0,

@@ -337,7 +337,8 @@ impl Supervisor {
     /// Says how far the start has come, where it takes long because nodes are many.
     pub(super) fn tell_of_start(&mut self) {
         let (all, joined) = (self.nodes.len(), self.joined);
-        let is_starting = joined > 0 && joined < all && self.alive == all && self.ending.is_none();
+        let is_known = joined > 0 || self.local.has_been_called();
+        let is_starting = is_known && joined < all && self.alive == all && self.ending.is_none();
         let is_shown = self.progress.is_some() || all < NODES_THAT_TAKE_LONG;
         if self.starting.is_too_long() && is_starting && !is_shown {
             say(&format!("starting: {joined} of {all} nodes have joined"));
