@@ -18,7 +18,7 @@ mod table;
 mod unsealed;
 mod updates;
 
-use std::io::{BufRead, BufReader, IsTerminal, Write};
+use std::io::{IsTerminal, Write};
 use std::os::unix::process::CommandExt;
 use std::process::{Command, Stdio};
 
@@ -28,6 +28,7 @@ use rustix::process::Signal;
 use serde::{Deserialize, Serialize};
 
 use crate::failure::{Failure, STATUS_HIROBA, system_words};
+use crate::lines::read_lines;
 use crate::output_file::{OutputFile, Purpose};
 use crate::run::remarks;
 pub use node::serve_as_node;
@@ -211,15 +212,16 @@ fn run_job(
     unsafe { command.pre_exec(prepare) };
     let mut child = command.spawn().map_err(failed)?;
     let mut rows = Vec::new();
-    for line in BufReader::new(child.stdout.take().expect("piped")).lines() {
-        match serde_json::from_str(&line.map_err(failed)?) {
+    read_lines(child.stdout.take().expect("piped"), failed, |line| {
+        match serde_json::from_slice(line) {
             Ok(Report::Progress(what)) => progress.show(&what),
             Ok(Report::Row(row)) => rows.push(row),
             Err(error) => {
                 return Err(Failure::new(format!("a measuring node said what is no row: {error}")));
             }
         }
-    }
+        Ok(())
+    })?;
     let status = child.wait().map_err(failed)?;
     progress.clear();
     Ok(if status.success() { Ok(rows) } else { Err(status.code().map_or(STATUS_HIROBA, |code| code as u8)) })
