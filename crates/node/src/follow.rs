@@ -164,8 +164,8 @@ impl Runtime {
 /// How many bytes of the executable's segments are writable in memory, as its program headers say.
 pub(crate) fn writable_bytes() -> usize {
     // SAFETY: getauxval has no memory operands.
-    let (start, count) = unsafe { (libc::getauxval(libc::AT_PHDR), libc::getauxval(libc::AT_PHNUM)) };
-    let first = start as *const libc::Elf64_Phdr;
+    let told = |what| unsafe { libc::getauxval(what) };
+    let (first, count) = (told(libc::AT_PHDR) as *const libc::Elf64_Phdr, told(libc::AT_PHNUM));
     if first.is_null() {
         return 0;
     }

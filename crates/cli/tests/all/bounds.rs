@@ -57,7 +57,7 @@ fn expression<'a>(source: &'a str, name: &str) -> Option<&'a str> {
 }
 
 /// Its value: a number, times in nanoseconds.
-fn value(source: &str, expression: &str) -> u128 {
+fn value(expression: &str) -> u128 {
     let inner = |prefix: &str| expression.strip_prefix(prefix)?.strip_suffix(')');
     for (prefix, ns) in [
         ("Duration::from_secs(", 1_000_000_000),
@@ -65,17 +65,17 @@ fn value(source: &str, expression: &str) -> u128 {
         ("Duration::from_micros(", 1_000),
     ] {
         if let Some(number) = inner(prefix) {
-            return value(source, number) * ns;
+            return value(number) * ns;
         }
     }
     if let Some(seconds) = expression.strip_prefix("Timespec { tv_sec: ") {
-        return value(source, seconds.strip_suffix(", tv_nsec: 0 }").expect("whole seconds")) * 1_000_000_000;
+        return value(seconds.strip_suffix(", tv_nsec: 0 }").expect("whole seconds")) * 1_000_000_000;
     }
     if let Some((one, other)) = expression.split_once(" << ") {
-        return value(source, one) << value(source, other);
+        return value(one) << value(other);
     }
     if let Some((one, other)) = expression.split_once(" * ") {
-        return value(source, one) * value(source, other);
+        return value(one) * value(other);
     }
     expression.replace('_', "").parse().unwrap_or_else(|_| panic!("expected a number, got '{expression}'"))
 }
@@ -104,7 +104,7 @@ fn the_tables_say_what_the_code_does() {
         let source = source(&row.path);
         match expression(&source, &row.name) {
             Some(expression) => {
-                let in_code = value(&source, expression);
+                let in_code = value(expression);
                 assert_eq!(stated(&row.bound), in_code, "{row:?}: the code has {expression}");
             }
             // A bound that depends on the program is computed.
@@ -176,8 +176,8 @@ fn each_file(directory: &Path, look: &mut dyn FnMut(&Path)) {
 #[test]
 fn numbers_are_read_as_they_stand() {
     let code = "const A: usize = 64 << 10;\npub(crate) const B: Duration = Duration::from_millis(500);\n";
-    assert_eq!(expression(code, "A").map(|text| value(code, text)), Some(stated("64 KiB")));
-    assert_eq!(expression(code, "B").map(|text| value(code, text)), Some(stated("500 ms")));
+    assert_eq!(expression(code, "A").map(value), Some(stated("64 KiB")));
+    assert_eq!(expression(code, "B").map(value), Some(stated("500 ms")));
     assert_eq!((expression(code, "C"), stated("65,536")), (None, 65_536));
     assert_eq!(
         bounds("const X_LIMIT: u8 = 1;\n    const Y_BYTES_MAX: u8 = 2;\nlet a: *const T;\n"),
