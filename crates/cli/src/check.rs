@@ -257,7 +257,8 @@ fn describe(verdict: &Verdict) -> String {
     lines.join("\n") + "\n"
 }
 
-/// Races and violations quote what stands in the trace, which may be another's: each line as a terminal may have it.
+/// Races and violations quote what stands in the trace, which may be another's: each line as a terminal may
+/// have it.
 fn escaped(text: &str) -> String {
     text.split('\n').map(printable).collect::<Vec<_>>().join("\n")
 }

@@ -1,5 +1,7 @@
 //! Lines of a stream that comes in pieces.
 
+use std::io::{ErrorKind, Read};
+
 /// A longer line is broken, in bytes.
 pub const LINE_BYTES_MAX: usize = 64 << 10;
 
@@ -29,6 +31,37 @@ impl Lines {
     }
 }
 
+/// Hands out what `from` holds line by line, to its end or to the first error, of `each` or of reading as
+/// `failed` puts it.
+pub fn read_lines<E>(
+    mut from: impl Read,
+    failed: impl Fn(std::io::Error) -> E,
+    mut each: impl FnMut(&[u8]) -> Result<(), E>,
+) -> Result<(), E> {
+    let (mut lines, mut piece) = (Lines::default(), [0u8; 4096]);
+    loop {
+        let got = match from.read(&mut piece) {
+            Err(error) if error.kind() == ErrorKind::Interrupted => continue,
+            got => got.map_err(&failed)?,
+        };
+        let mut told = Ok(());
+        let tell = |line: &[u8]| {
+            if told.is_ok() {
+                told = each(line);
+            }
+        };
+        if got == 0 {
+            lines.end(tell)
+        } else {
+            lines.take(&piece[..got], tell)
+        }
+        told?;
+        if got == 0 {
+            return Ok(());
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -47,5 +80,20 @@ mod tests {
         }
         assert_eq!(told[..4], ["one", "two", "", "three"]);
         assert_eq!((told[4].len(), told.len()), (LINE_BYTES_MAX, 5), "no line grows without bounds");
+    }
+
+    #[test]
+    fn a_stream_is_read_to_its_end_or_to_the_first_error() {
+        let read = |text: &str, worst: &str| {
+            let mut told = Vec::new();
+            let each = |line: &[u8]| {
+                told.push(String::from_utf8_lossy(line).into_owned());
+                if line == worst.as_bytes() { Err("bad") } else { Ok(()) }
+            };
+            let result = read_lines(text.as_bytes(), |_| "not read", each);
+            (result, told)
+        };
+        assert_eq!(read("one\ntwo", ""), (Ok(()), vec!["one".to_owned(), "two".to_owned()]));
+        assert_eq!(read("one\ntwo\n", "one"), (Err("bad"), vec!["one".to_owned()]));
     }
 }

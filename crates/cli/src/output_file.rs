@@ -1,11 +1,11 @@
 //! Files that the user names for results: known to be writable before any work, and written in one piece at its end.
 //!
-//! The directory is opened once, and everything in it is done relative to its descriptor. What lies under the name is opened
-//! without following links and judged by that very descriptor, so that nothing can be put there between the look and
-//! the use. A regular file gets a draft beside it, made anew (`O_EXCL|O_NOFOLLOW`, under a random name), which takes the
-//! file's name when it is whole. Until then the name keeps what it had. What cannot be replaced is written directly: pipes,
-//! terminals, everything below `/dev` and `/proc`, files that have other names or another owner, and files in
-//! directories in which nothing can be made.
+//! The directory is opened once, and everything in it is done relative to its descriptor. What lies under the
+//! name is opened without following links and judged by that very descriptor, so that nothing can be put
+//! there between the look and the use. A regular file gets a draft beside it, made anew (`O_EXCL|O_NOFOLLOW`,
+//! under a random name), which takes the file's name when it is whole. Until then the name keeps what it had.
+//! What cannot be replaced is written directly: pipes, terminals, everything below `/dev` and `/proc`, files
+//! that have other names or another owner, and files in directories in which nothing can be made.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::{File, Metadata, OpenOptions, Permissions};
@@ -21,7 +21,8 @@ use rustix::io::Errno;
 
 use crate::failure::{Failure, system_words};
 
-/// Links of the user's own that are followed from one name, as many as the system follows (path_resolution(7)).
+/// Links of the user's own that are followed from one name, as many as the system follows
+/// (path_resolution(7)).
 const LINKS_MAX: usize = 40;
 /// Somebody must have opened a named pipe to read it by then.
 const READER_LIMIT: Duration = Duration::from_secs(30);
@@ -198,7 +199,8 @@ fn random_name() -> io::Result<OsString> {
     Ok(format!(".hiroba-{:016x}.new", u64::from_ne_bytes(bytes)).into())
 }
 
-/// Opens what lies under a name to write it, links excepted (`ELOOP`). For a pipe that nobody reads yet a reader is awaited.
+/// Opens what lies under a name to write it, links excepted (`ELOOP`). For a pipe that nobody reads yet a
+/// reader is awaited.
 fn open_what_is_there(directory: &OwnedFd, name: &OsStr, limit: Duration) -> rustix::io::Result<File> {
     let flags = OFlags::WRONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
     let give_up = Instant::now() + limit;
@@ -218,7 +220,8 @@ fn look(directory: &OwnedFd, name: &OsStr) -> io::Result<Metadata> {
     File::from(openat(directory, name, flags, Mode::empty())?).metadata()
 }
 
-/// Where a link leads. Who may put links into a directory of all users must not choose which file of this user's is written.
+/// Where a link leads. Who may put links into a directory of all users must not choose which file of this
+/// user's is written.
 fn read_own_link(directory: &OwnedFd, name: &OsStr) -> io::Result<PathBuf> {
     let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let link = File::from(openat(directory, name, flags, Mode::empty())?);
@@ -232,7 +235,8 @@ fn read_own_link(directory: &OwnedFd, name: &OsStr) -> io::Result<PathBuf> {
     Ok(OsString::from_vec(readlinkat(&link, "", Vec::new())?.into_bytes()).into())
 }
 
-/// A file of another user's in a directory of all users may have been put there to be taken for this user's, as a link may.
+/// A file of another user's in a directory of all users may have been put there to be taken for this user's,
+/// as a link may.
 fn check_owner_in_shared_directory(directory: &OwnedFd, file: &Metadata) -> io::Result<()> {
     const STICKY_AND_OF_ALL: u32 = 0o1002;
     let around = rustix::fs::fstat(directory)?;

@@ -146,8 +146,9 @@ pub trait Fabric: Send + Sync {
     ///
     /// # Errors
     ///
-    /// Only what no retransmission mends, such as a closed descriptor. [`io::ErrorKind::InvalidData`] when a peer that had
-    /// proved who it is has sent what is no message; the error's sentence names the peer and the cause.
+    /// Only what no retransmission mends, such as a closed descriptor. [`io::ErrorKind::InvalidData`] when a
+    /// peer that had proved who it is has sent what is no message; the error's sentence names the peer and
+    /// the cause.
     fn poll(&self, timeout: Option<Duration>, deliver: &mut dyn FnMut(NodeId, &[u8])) -> io::Result<()>;
 
     /// How many wakes there have been; for [`poll_since`](Fabric::poll_since).
@@ -221,7 +222,8 @@ pub trait Fabric: Send + Sync {
         None
     }
 
-    /// What has become of this node's attempts to connect to `peer`, where it makes connections and has none to that one yet.
+    /// What has become of this node's attempts to connect to `peer`, where it makes connections and has none
+    /// to that one yet.
     fn why_unconnected(&self, _peer: NodeId) -> Option<String> {
         None
     }

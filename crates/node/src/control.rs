@@ -76,8 +76,8 @@ impl ControlChannel {
 
     /// The job, and the descriptors that come with it.
     ///
-    /// # Errors
-    /// When this library is of another build than the launcher, or the launcher has let in another process of this node before.
+    /// # Errors When this library is of another build than the launcher, or the launcher has let in another
+    /// process of this node before.
     pub(crate) fn receive_job(&self) -> Result<(Box<JobDescription>, Passed), NodeError> {
         let mut buffer = Zeroizing::new(vec![0; CONTROL_MESSAGE_BYTES_MAX]);
         let mut passed = Vec::new();

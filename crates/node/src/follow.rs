@@ -31,8 +31,9 @@ pub enum Command {
     Leave,
 }
 
-/// Program data that came from node 0 and wait to be put in place by the program's own thread. No more than the program has
-/// writable data: one start of a worker sends each byte once, and all nodes have put it in place before the next.
+/// Program data that came from node 0 and wait to be put in place by the program's own thread. No more than
+/// the program has writable data: one start of a worker sends each byte once, and all nodes have put it in
+/// place before the next.
 #[derive(Debug, Default)]
 pub(crate) struct ProgramImage {
     pieces: Mutex<Vec<Piece>>,
@@ -166,12 +167,13 @@ impl Runtime {
 /// How many bytes of the executable's segments are writable in memory, as its program headers say.
 pub(crate) fn writable_bytes() -> usize {
     // SAFETY: getauxval has no memory operands.
-    let (start, count) = unsafe { (libc::getauxval(libc::AT_PHDR), libc::getauxval(libc::AT_PHNUM)) };
-    let first = start as *const libc::Elf64_Phdr;
+    let told = |what| unsafe { libc::getauxval(what) };
+    let (first, count) = (told(libc::AT_PHDR) as *const libc::Elf64_Phdr, told(libc::AT_PHNUM));
     if first.is_null() {
         return 0;
     }
-    // SAFETY: the kernel has put the executable's program headers there, which stay as they are (getauxval(3), AT_PHDR).
+    // SAFETY: the kernel has put the executable's program headers there, which stay as they are
+    // (getauxval(3), AT_PHDR).
     let headers = unsafe { std::slice::from_raw_parts(first, count as usize) };
     let is_writable =
         |header: &&libc::Elf64_Phdr| header.p_type == libc::PT_LOAD && header.p_flags & libc::PF_W != 0;

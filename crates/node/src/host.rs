@@ -27,8 +27,8 @@ pub(crate) struct Core {
     pub(crate) engine: Box<dyn Engine>,
     pub(crate) twins: Twins,
     pub(crate) races: Option<Races>,
-    /// Blocks freed by nodes whose publication, which comes before the free, the engine has not absorbed yet: by address, so no
-    /// more than this node has.
+    /// Blocks freed by nodes whose publication, which comes before the free, the engine has not absorbed yet:
+    /// by address, so no more than this node has.
     pub(crate) freed_early: BTreeMap<u64, NodeId>,
     /// Room for pages; its length is what has been needed of it so far.
     pub(crate) page: Vec<u8>,
@@ -168,7 +168,8 @@ impl Runtime {
         });
     }
 
-    /// Takes in that another node has freed a block. What is none, or was freed before, is told at once, so that only blocks wait.
+    /// Takes in that another node has freed a block. What is none, or was freed before, is told at once, so
+    /// that only blocks wait.
     pub(crate) fn note_freed(&self, core: &mut Core, from: NodeId, address: u64) {
         if !self.heap.is_block(address) {
             return self.free_for_peer(from, address);

@@ -226,8 +226,8 @@ pub struct JobDescription {
 /// From the launcher to a node.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum ToNode {
-    /// The node's library is of another build than the launcher, which gives it nothing. It stands first so that all builds know
-    /// it by the same number.
+    /// The node's library is of another build than the launcher, which gives it nothing. It stands first so
+    /// that all builds know it by the same number.
     Refused {
         /// The launcher's version.
         version: String,
@@ -251,8 +251,8 @@ pub enum ToNode {
 /// From a node to the launcher.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum ToLauncher {
-    /// The program calls `hiroba_init`; comes through the door, with the launcher's end of a new channel. It stands first so
-    /// that all builds know it by the same number.
+    /// The program calls `hiroba_init`; comes through the door, with the launcher's end of a new channel. It
+    /// stands first so that all builds know it by the same number.
     Hello {
         /// The version the program's library was built as.
         version: String,

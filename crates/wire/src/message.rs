@@ -267,7 +267,8 @@ pub enum Message<'a> {
         /// The block's usable length, if it is one.
         bytes: Option<u64>,
     },
-    /// From node 0 before `RunWorker`: a piece of the program's private data, at most [`PROGRAM_DATA_BYTES_MAX`] long.
+    /// From node 0 before `RunWorker`: a piece of the program's private data, at most
+    /// [`PROGRAM_DATA_BYTES_MAX`] long.
     ProgramData {
         /// Tells programs and libraries at other addresses apart.
         identity: u64,

@@ -18,7 +18,7 @@ mod table;
 mod unsealed;
 mod updates;
 
-use std::io::{BufRead, BufReader, IsTerminal, Write};
+use std::io::{IsTerminal, Write};
 use std::os::unix::process::CommandExt;
 use std::process::{Command, Stdio};
 
@@ -31,6 +31,7 @@ use serde::{Deserialize, Serialize};
 use crate::columns;
 use crate::core_share;
 use crate::failure::{Failure, STATUS_HIROBA, say, system_words};
+use crate::lines::read_lines;
 use crate::output_file::{OutputFile, Purpose};
 use crate::quantities::counted;
 use crate::run::remarks;
@@ -224,8 +225,8 @@ fn run_job(
     unsafe { command.pre_exec(prepare) };
     let mut child = command.spawn().map_err(failed)?;
     let mut accounts = Vec::new();
-    for line in BufReader::new(child.stdout.take().expect("piped")).lines() {
-        match serde_json::from_str(&line.map_err(failed)?) {
+    read_lines(child.stdout.take().expect("piped"), failed, |line| {
+        match serde_json::from_slice(line) {
             Ok(Report::Progress(what)) => told.progress(&what),
             Ok(Report::Row(mut row)) => {
                 if options.without_seal && !row.fabric.is_empty() {
@@ -238,7 +239,8 @@ fn run_job(
                 return Err(Failure::new(format!("a measuring node said what is no row: {error}")));
             }
         }
-    }
+        Ok(())
+    })?;
     let status = child.wait().map_err(failed)?;
     told.clear_progress();
     if !status.success() {

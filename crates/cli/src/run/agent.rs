@@ -38,6 +38,8 @@ const READ_BYTES: usize = 32 << 10;
 const PATIENCE_WITH_LAUNCHER: u32 = 3;
 /// How long the last of the nodes' output may take to be taken.
 const FINISH_LIMIT: Duration = Duration::from_secs(5);
+/// The launcher must have sent the job by then: longer than it waits for all agents together.
+const ORDERS_LIMIT: Duration = Duration::from_secs(120);
 
 /// Serves a launcher until it has no more to say.
 pub fn serve() -> Result<u8, Failure> {
@@ -104,6 +106,8 @@ struct Agent {
     /// A node of this host misses one of another.
     others_silent: bool,
     finish_by: Option<Instant>,
+    /// Until the job has come.
+    orders_by: Option<Instant>,
     traces: Homecoming,
     /// Held while the nodes run.
     wakefulness: Option<Wakefulness>,
@@ -137,6 +141,7 @@ impl Agent {
             silent_looks: 0,
             others_silent: false,
             finish_by: None,
+            orders_by: Some(Instant::now() + ORDERS_LIMIT),
             traces: Homecoming::default(),
             wakefulness: None,
         })
@@ -225,8 +230,8 @@ impl Agent {
             }
         }
         let looks = self.looks.iter().map(Looks::next);
-        let due =
-            looks.chain(self.local.iter().filter_map(LocalNodes::next_look)).chain(self.finish_by).min();
+        let dates = [self.finish_by, self.orders_by].into_iter().flatten();
+        let due = looks.chain(self.local.iter().filter_map(LocalNodes::next_look)).chain(dates).min();
         let left =
             due.map(|due| timespec(due.saturating_duration_since(Instant::now()) + Duration::from_millis(1)));
         let mut sources: Vec<PollFd<'_>> =
@@ -259,6 +264,7 @@ impl Agent {
             }
             ToAgent::Prepare(errand) => {
                 self.channel.wipe_taken();
+                self.orders_by = None;
                 let prepared = self.prepare(*errand);
                 let pids = self.or_refuse(prepared)?;
                 self.channel.send(&FromAgent::Ready { pids })?;
@@ -432,6 +438,9 @@ impl Agent {
     }
 
     fn look_for_launcher(&mut self) -> Result<(), Stop> {
+        if self.orders_by.is_some_and(|by| Instant::now() >= by) {
+            return Err(Stop::Alone("the launcher has sent no job"));
+        }
         let Some(looks) = self.looks.as_mut().filter(|_| self.finish_by.is_none()) else { return Ok(()) };
         let patience = if self.others_silent { 1 } else { PATIENCE_WITH_LAUNCHER };
         if looks.is_due() && looks.is_last(&mut self.silent_looks, patience) {

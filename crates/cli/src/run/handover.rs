@@ -75,8 +75,8 @@ impl Handover {
     }
 }
 
-/// Tells a node that says hello with a library of another build which one this is. One that cannot hear it any more is told by
-/// the end of its channel.
+/// Tells a node that says hello with a library of another build which one this is. One that cannot hear it
+/// any more is told by the end of its channel.
 pub fn refuse(channel: BorrowedFd<'_>) {
     let (version, build) = (env!("CARGO_PKG_VERSION").to_owned(), hiroba_node::BUILD.to_owned());
     let _ = send(channel, &control::encode(&ToNode::Refused { version, build }), &[]);

@@ -61,7 +61,8 @@ fn read(path: &Path) -> Result<Vec<PlacedHost>, Failure> {
     place(parse(&text).map_err(|words| Failure::new(format!("{name}: {words}")))?)
 }
 
-/// What the file holds. A pipe may be one: what it holds is not told by its length, nor when it ends, so both are bounded.
+/// What the file holds. A pipe may be one: what it holds is not told by its length, nor when it ends, so both
+/// are bounded.
 fn read_bounded(path: &Path, limit: Duration) -> io::Result<Vec<u8>> {
     // A pipe without a writer would not let an ordinary open go on.
     let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;

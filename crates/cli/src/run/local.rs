@@ -297,7 +297,8 @@ impl LocalNodes {
                 self.let_in(place, process, channel);
             }
             (Ok(ToLauncher::Hello { version, build }), Some(channel)) => {
-                // It learns what this build is and gets nothing else; whoever takes in who joins ends the job.
+                // It learns what this build is and gets nothing else; whoever takes in who joins ends the
+                // job.
                 handover::refuse(channel.as_fd());
                 happenings.push(Happening::Node(node, NodeEvent::Said(ToLauncher::Join { version, build })));
             }

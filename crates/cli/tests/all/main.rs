@@ -4,6 +4,7 @@
 mod account;
 mod apps;
 mod bench;
+mod bounds;
 mod build_tools;
 mod busy;
 mod check;

@@ -1,10 +1,11 @@
 //! Connections that are not yet established: those that this node makes, and those that others make to it.
 //!
-//! A node connects to every node of a lower number as soon as its fabric is opened, and listens for those of higher
-//! ones; listeners exist before any node starts, so that nobody waits for anybody in a circle. When all that it listens for
-//! have come it listens no more. Until then strangers may come, too: of those whose proof is outstanding there are never more than
-//! [`CALLERS_MAX`], each with one buffer of fixed length and a deadline. An attempt of this node's own has a deadline, too: then it
-//! begins anew, for what it waits for may be lost for good (a peer's machine that has started again, a stranger that listens there).
+//! A node connects to every node of a lower number as soon as its fabric is opened, and listens for those of
+//! higher ones; listeners exist before any node starts, so that nobody waits for anybody in a circle. When
+//! all that it listens for have come it listens no more. Until then strangers may come, too: of those whose
+//! proof is outstanding there are never more than [`CALLERS_MAX`], each with one buffer of fixed length and a
+//! deadline. An attempt of this node's own has a deadline, too: then it begins anew, for what it waits for
+//! may be lost for good (a peer's machine that has started again, a stranger that listens there).
 
 use std::io;
 use std::net::SocketAddr;
@@ -32,7 +33,8 @@ pub const CALLERS_MAX: usize = 64;
 const ACCEPTED_AT_ONCE: usize = 16;
 /// Ticks until a caller must have proved who it is.
 const CALLER_TICKS_MAX: u32 = 25;
-/// Ticks until an attempt to connect must have come to a connection on which both sides have proved who they are.
+/// Ticks until an attempt to connect must have come to a connection on which both sides have proved who they
+/// are.
 const ATTEMPT_TICKS_MAX: u32 = 25;
 /// Ticks between two attempts to connect grow up to this.
 const DIAL_TICKS_MAX: u32 = 8;

@@ -5,11 +5,12 @@
 //! the caller's thread; what the socket does not take waits, and goes out when a poll finds that it takes more. Receiving
 //! belongs to one thread at a time, as [`Fabric`] says; messages are handed out from the buffer in which they came.
 //!
-//! TCP mends what the network does to packets, so there are no timers on the way of a message. A slow clock runs while a
-//! peer owes an answer: a peer that has been sent something is asked now and then whether it has come, which tells one that is stopped, or
-//! cut off, from one with nothing to say. A connection that has ended is not made again: messages may be lost with it. What
-//! is sent to such a peer is dropped, and the peer is reported as silent. Where what came is not what the peer's records can be, every
-//! poll fails from then on and names the cause, for silence would be told seconds later, as something else.
+//! TCP mends what the network does to packets, so there are no timers on the way of a message. A slow clock
+//! runs while a peer owes an answer: a peer that has been sent something is asked now and then whether it has
+//! come, which tells one that is stopped, or cut off, from one with nothing to say. A connection that has
+//! ended is not made again: messages may be lost with it. What is sent to such a peer is dropped, and the
+//! peer is reported as silent. Where what came is not what the peer's records can be, every poll fails from
+//! then on and names the cause, for silence would be told seconds later, as something else.
 
 mod doors;
 mod handshake;

@@ -385,8 +385,8 @@ impl Supervisor {
         }
     }
 
-    /// A node hears nothing of another. Whether that one was cut off, or has gone for a reason that its own side is about to
-    /// tell, the next moment shows.
+    /// A node hears nothing of another. Whether that one was cut off, or has gone for a reason that its own
+    /// side is about to tell, the next moment shows.
     fn handle_cut(&mut self, number: usize, peer: NodeId, unconnected: Option<String>) {
         if peer.index() >= self.nodes.len() {
             return;
