@@ -128,9 +128,18 @@ impl Stream {
         Stream { fd, open: true, label, lines, held, latest: Instant::now() }
     }
 
-    /// It has written nothing for a while, and may not go on soon.
+    /// It has written nothing for a while, and may not go on soon. What waits in its pipe has been written: the
+    /// launcher itself may have had no processor.
     fn pauses(&self, now: Instant) -> bool {
-        !self.open || now >= self.latest + PAUSE
+        !self.open || (now >= self.latest + PAUSE && !self.has_unread())
+    }
+
+    fn has_unread(&self) -> bool {
+        let has = |fd: &OwnedFd| {
+            let mut fds = [PollFd::new(fd, PollFlags::IN)];
+            matches!(poll(&mut fds, Some(&rustix::event::Timespec::default())), Ok(1))
+        };
+        self.fd.as_ref().is_some_and(has)
     }
 
     /// How many of the bytes held make whole lines.
@@ -159,6 +168,22 @@ struct Outlet {
 }
 
 impl Outlet {
+    /// So much waits to be written that nodes are not heard.
+    fn is_full(&self) -> bool {
+        self.queue.len() >= QUEUE_BYTES_MAX
+    }
+
+    /// Nodes that were not heard for a while are heard from now on.
+    fn listen_again(&mut self, now: Instant) {
+        self.streams.values_mut().for_each(|stream| stream.latest = now);
+    }
+
+    /// Whether a node has begun something without going on. One that is not heard may have gone on.
+    fn has_paused(&self, node: usize, now: Instant) -> bool {
+        let stream = &self.streams[&node];
+        !stream.open || (!self.is_full() && stream.pauses(now))
+    }
+
     fn take(&mut self, node: usize, bytes: &[u8], now: Instant) {
         let Some(stream) = self.streams.get_mut(&node).filter(|stream| stream.open) else { return };
         stream.latest = now;
@@ -198,14 +223,14 @@ impl Outlet {
     fn pass(&mut self, node: usize, now: Instant) {
         let others = self.unfinished.filter(|unfinished| *unfinished != node);
         let too_much = self.held_bytes >= HELD_BYTES_MAX;
-        if others.is_some_and(|other| !self.streams[&other].pauses(now) && !too_much) {
+        if others.is_some_and(|other| !self.has_paused(other, now) && !too_much) {
             return;
         }
-        let begun = self.unfinished == Some(node);
+        let (begun, has_paused) = (self.unfinished == Some(node), self.has_paused(node, now));
         let Some(stream) = self.streams.get_mut(&node) else { return };
         let whole = stream.whole_bytes();
         let rest = stream.held.len() - whole;
-        let goes = if begun || rest >= LINE_BYTES_MAX || stream.pauses(now) { whole + rest } else { whole };
+        let goes = if begun || rest >= LINE_BYTES_MAX || has_paused { whole + rest } else { whole };
         if goes == 0 {
             return;
         }
@@ -222,6 +247,9 @@ impl Outlet {
 
     /// When the next of what is held can go out although nothing more comes.
     fn due(&self) -> Option<Instant> {
+        if self.is_full() {
+            return None;
+        }
         let unfinished = self.unfinished.map(|node| (node, &self.streams[&node]));
         let due = self.holding.iter().map(|node| {
             let stream = &self.streams[node];
@@ -295,7 +323,7 @@ impl Labeller {
 
     /// Whether so much waits for the sink that its streams must wait, too.
     pub fn is_full(&self, sink: Sink) -> bool {
-        self.outlets[sink as usize].queue.len() >= QUEUE_BYTES_MAX
+        self.outlets[sink as usize].is_full()
     }
 
     /// Whether something waits to be written.
@@ -358,6 +386,7 @@ impl Labeller {
 
     fn write_queues(&mut self) {
         for (sink, outlet) in Sink::ALL.into_iter().zip(&mut self.outlets) {
+            let was_full = outlet.is_full();
             while !outlet.queue.is_empty() && sink.is_writable() {
                 match sink.write(outlet.next_bytes()) {
                     Ok(written) => drop(outlet.queue.drain(..written)),
@@ -365,6 +394,9 @@ impl Labeller {
                     Err(rustix::io::Errno::AGAIN) => break,
                     Err(_) => outlet.close(),
                 }
+            }
+            if was_full && !outlet.is_full() {
+                outlet.listen_again(Instant::now());
             }
         }
     }
@@ -441,6 +473,32 @@ mod tests {
         assert_eq!((outlet.queue.len(), outlet.due()), (11, Some(start + 3 * PAUSE)));
         outlet.settle(start + 3 * PAUSE);
         assert_eq!(Vec::from(outlet.queue), b"how many? 3hello\n");
+    }
+
+    #[test]
+    fn who_is_not_heard_has_not_paused() {
+        let (mut outlet, start) = (outlet(&[None, None]), Instant::now());
+        outlet.queue.extend(vec![b'x'; QUEUE_BYTES_MAX]);
+        outlet.take(0, b"be", start);
+        outlet.settle(start + 2 * PAUSE);
+        assert_eq!((outlet.queue.len(), outlet.due()), (QUEUE_BYTES_MAX, None), "nobody reads");
+        outlet.queue.clear();
+        outlet.listen_again(start + 2 * PAUSE);
+        outlet.settle(start + 2 * PAUSE);
+        assert_eq!(outlet.due(), Some(start + 3 * PAUSE));
+        outlet.take(1, b"whole\n", start + 2 * PAUSE);
+        outlet.take(0, b"gun\n", start + 2 * PAUSE);
+        assert_eq!(Vec::from(outlet.queue), b"whole\nbegun\n");
+    }
+
+    #[test]
+    fn what_waits_in_a_pipe_is_no_pause() {
+        let (reading, writing) = rustix::pipe::pipe().unwrap();
+        let stream = Stream::new(Some(reading), None);
+        let later = stream.latest + PAUSE;
+        assert!(stream.pauses(later));
+        rustix::io::write(&writing, b"x").unwrap();
+        assert!(!stream.pauses(later));
     }
 
     #[test]

@@ -102,15 +102,29 @@ fn exit_on_one_node_is_told_as_exit() {
     assert!(called.stderr.contains(told) && !called.stderr.contains("hiroba_finalize"), "{called:?}");
 }
 
-#[test]
-fn long_lines_of_several_nodes_are_not_mixed() {
-    let called = run("long");
-    assert_eq!(called.status, 0, "{called:?}");
+/// Fifty lines of each of three nodes, of one letter each.
+#[track_caller]
+fn has_whole_long_lines(called: &Called) {
+    assert_eq!((called.status, called.stderr.as_str()), (0, ""));
     let long: Vec<&str> = called.stdout.lines().filter(|line| line.len() > 20).collect();
     assert_eq!(long.len(), 150);
     for line in long {
         assert!(line.len() == 30000 && line.bytes().all(|byte| byte == line.as_bytes()[0]), "a mixed line");
     }
+}
+
+#[test]
+fn long_lines_of_several_nodes_are_not_mixed() {
+    has_whole_long_lines(&run("long"));
+}
+
+/// While nobody reads, nodes are not heard: that is no pause of theirs.
+#[test]
+fn a_slow_reader_gets_whole_lines() {
+    let (_directory, program) = compile();
+    let child = start(&mut hiroba(&["run", "-n", "3", &program, "long"]));
+    std::thread::sleep(std::time::Duration::from_secs(1));
+    has_whole_long_lines(&finish(child));
 }
 
 /// Python and Fortran do not write through the C library's buffer: they are told by their own variables.
