@@ -3,28 +3,29 @@
 //! The papers' protocols fetch a page when a thread faults on it. Each fault then costs a round trip that nothing
 //! overlaps with. This module watches what a home-based protocol does with its copies, and proposes pages to fetch
 //! before they are touched. The protocol does the fetching, and is right without any of it: a page that was
-//! fetched early is fetched like any other. `--prefetch off` leaves all of it out, but for the program's own hints.
+//! fetched early is fetched like any other. `--prefetch off` leaves all of it out.
 //!
 //! | what the program does | what is fetched | where |
 //! |---|---|---|
-//! | says which pages it will read | those | [`Anticipation::hinted`] |
-//! | reads on and on, in equal steps | windows of pages | [`streams`] |
-//! | reads a page soon after the barriers that invalidate it | the page, at the barrier before | [`habits`] |
-//! | reads a page after a lock's grant has invalidated it | the page, when the lock comes | [`lock_pages`] |
-//! | any of the last two, again and again | the home sends it, unasked | [`supplies`] |
+//! | says which pages it will read | those | `hinted` |
+//! | reads on and on, in equal steps | windows of pages | `anticipation/streams.rs` |
+//! | reads a page soon after the barriers that invalidate it | the page, at the barrier before | `anticipation/habits.rs` |
+//! | reads a page after a lock's grant has invalidated it | the page, when the lock comes | `anticipation/lock_pages.rs` |
+//! | any of the last two, again and again | the home sends it, unasked | `anticipation/supplies.rs` |
 //!
 //! The protocol tells what happens to its copies:
 //!
 //! | event | method | answer |
 //! |---|---|---|
-//! | a thread has touched a copy, or a page that is absent | [`touched`](Anticipation::touched) | pages to fetch |
-//! | a page that was asked for has come | [`has_come`](Anticipation::has_come), [`opens`](Anticipation::opens) | whether the program may use it without a fault |
-//! | a notice has voided a copy that nobody had touched | [`lost_untouched`](Anticipation::lost_untouched) | – |
-//! | a lock has come, and has voided pages | [`granted`](Anticipation::granted) | pages to fetch |
-//! | a barrier is over, and has voided pages | [`met`](Anticipation::met) | pages to fetch |
-//! | a page gets another home | [`forget_orders`](Anticipation::forget_orders) | – |
+//! | a thread has touched a copy, or a page that is absent | `touched` | pages to fetch |
+//! | a page that was asked for has come | `has_come`, `opens` | whether the program may use it without a fault |
+//! | a notice has voided a copy that nobody had touched | `lost_untouched` | – |
+//! | a lock has come, and has voided pages | `granted` | pages to fetch |
+//! | a barrier is over, and has voided pages | `met` | pages to fetch |
+//! | a page gets another home | `forget_orders` | – |
 //!
-//! Eager release consistency has [`steps`] alone. What homes send unasked has methods of its own, in [`supplies`].
+//! Eager release consistency has `anticipation/steps.rs` alone. What homes send unasked has methods of its own, in
+//! `anticipation/supplies.rs`.
 //!
 //! Nobody sees whether the program reads a page that it may use without a fault. So a page that came unasked is
 //! left without access now and then: its first touch faults, needs no message, and shows that the page was wanted.
