@@ -12,9 +12,10 @@
 //!
 //! All processes of a node inherit the *door*, a socket pair that the environment names: also the shell that wraps the
 //! program, and the shell's children. So nothing secret ever lies there. The process that joins makes the channel itself
-//! and sends one end of it through the door, with its hello. The launcher takes the first hello of the program's own
-//! build and closes the door behind it. It gives the key and the descriptors of memory and sockets over the channel, whose
-//! other end no other process has.
+//! and sends one end of it through the door, with its hello. The launcher takes the first hello and closes the
+//! door behind it. When that is of its own build, it gives the key and the descriptors of memory and sockets
+//! over the channel, whose other end no other process has; else it says of which build it is, and no more
+//! (`ToNode::Refused`).
 //!
 //! End of file on the channel means that the other side is gone: a node whose launcher has died ends.
 
