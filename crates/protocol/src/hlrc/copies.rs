@@ -290,6 +290,10 @@ impl Hlrc {
             let Some(fetch) = page.fetch.take() else {
                 return Err(unexpected("a page only after a request", format!("{page_id}")));
             };
+            if !version.covers(&page.held) && version.covers(&page.needed) {
+                let got = format!("{page_id} holding {version:?} behind {:?}", page.held);
+                return Err(unexpected("versions that only grow", got));
+            }
             // The page's last home may have sent it before the next one operated on a word of it for this node.
             let may_lack_words = located.home != from && self.operated_on.contains(*page_id);
             if !version.covers(&page.needed) || may_lack_words {
@@ -340,7 +344,6 @@ impl Hlrc {
     ) -> Arrived {
         let page = self.pages.entry(located.page).or_default();
         assert!(version.covers(&page.needed), "a copy that lacks what notices name is asked for again");
-        assert!(version.covers(&page.held), "versions only grow: {version:?} comes after {:?}", page.held);
         page.held = version.clone();
         page.needed = VersionVector::new();
         page.valid = true;
