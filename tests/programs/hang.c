@@ -6,6 +6,7 @@
 #define _GNU_SOURCE
 #include "check.h"
 
+#include <dirent.h>
 #include <errno.h>
 #include <linux/filter.h>
 #include <linux/seccomp.h>
@@ -35,9 +36,35 @@ static void stop_all_calls(void)
     }
 }
 
+/* Waits until the runtime's own thread has begun: on a busy machine a barrier may be over before that. */
+static void await_service_thread(void)
+{
+    for (;;) {
+        DIR *tasks = opendir("/proc/self/task");
+        struct dirent *task;
+        while (tasks != NULL && (task = readdir(tasks)) != NULL) {
+            char path[300], name[32] = "";
+            snprintf(path, sizeof path, "/proc/self/task/%s/comm", task->d_name);
+            FILE *file = fopen(path, "r");
+            if (file == NULL)
+                continue;
+            int is_named = fgets(name, sizeof name, file) != NULL;
+            fclose(file);
+            if (is_named && strcmp(name, "hiroba-service\n") == 0) {
+                closedir(tasks);
+                return;
+            }
+        }
+        if (tasks != NULL)
+            closedir(tasks);
+        usleep(1000);
+    }
+}
+
 int main(int argc, char **argv)
 {
     join(&argc, &argv);
+    await_service_thread();
     hiroba_barrier();
     if (hiroba_node() == 1) {
         stop_all_calls();

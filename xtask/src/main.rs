@@ -1,4 +1,5 @@
 //! `cargo xtask install --prefix DIR`: puts the command, the library and what belongs to them under a prefix.
+//! `cargo xtask yardstick`: measures the plain programs of `apps/plain` ([`yardstick`]).
 
 use std::ffi::OsString;
 use std::fs;
@@ -7,7 +8,10 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 
-const USAGE: &str = "usage: cargo xtask install --prefix DIR [--no-build]";
+mod yardstick;
+
+const USAGE: &str =
+    "usage: cargo xtask install --prefix DIR [--no-build], or cargo xtask yardstick [OPTIONS]";
 const LIBRARY: &str = "libhiroba.so";
 const VERSION: &str = env!("CARGO_PKG_VERSION");
 
@@ -54,9 +58,11 @@ endif()
 ";
 
 fn main() -> ExitCode {
-    let result = match parse(std::env::args_os().skip(1)) {
-        Ok((prefix, builds)) => install(&prefix, builds),
-        Err(sentence) => Err(sentence),
+    let mut arguments = std::env::args_os().skip(1).peekable();
+    let result = if arguments.next_if(|task| task == "yardstick").is_some() {
+        yardstick::run(arguments)
+    } else {
+        parse(arguments).and_then(|(prefix, builds)| install(&prefix, builds))
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,
@@ -89,12 +95,9 @@ fn parse(mut arguments: impl Iterator<Item = OsString>) -> Result<(PathBuf, bool
 }
 
 fn install(prefix: &Path, builds: bool) -> Result<(), String> {
-    let source = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap_or(Path::new("/"));
+    let source = source();
     if builds {
-        let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
-        let mut build = Command::new(cargo);
-        build.args(["build", "--release", "--package", "hiroba-cli"]).current_dir(source);
-        succeed(&mut build)?;
+        build(source)?;
     }
     let executable = std::env::current_exe().map_err(|error| format!("cannot find the build: {error}"))?;
     let built = executable.parent().unwrap_or(Path::new("/"));
@@ -111,6 +114,19 @@ fn install(prefix: &Path, builds: bool) -> Result<(), String> {
     succeed(Command::new(&command).args(["generate"]).arg(prefix.join("share")))?;
     println!("installed Hiroba {VERSION} under {}", prefix.display());
     Ok(())
+}
+
+/// The root of the repository.
+fn source() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap_or(Path::new("/"))
+}
+
+/// Builds the command and the library.
+fn build(source: &Path) -> Result<(), String> {
+    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+    let mut build = Command::new(cargo);
+    build.args(["build", "--release", "--package", "hiroba-cli"]).current_dir(source);
+    succeed(&mut build)
 }
 
 fn filled(template: &str) -> String {

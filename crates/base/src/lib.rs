@@ -6,13 +6,16 @@
 
 #![forbid(unsafe_code)]
 
+mod changes;
 mod id;
+pub mod legs;
 mod page;
 mod printable;
 mod random;
 mod time;
 mod timestamp;
 
+pub use changes::{BLOCK_BYTES, BLOCK_LINES, BlockChanges, ChangedBytes, LINE_BYTES};
 pub use id::{CondId, IntervalSeq, LockId, MAX_NODES, NodeId};
 pub use page::{Access, PageId, PageRange, PageSet, PageSize, PageSizeError};
 pub use printable::printable;

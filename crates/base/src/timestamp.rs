@@ -1,19 +1,27 @@
 //! Vector timestamps (Keleher, Cox, Zwaenepoel, ISCA 1992): the latest interval seen of every node.
 
 use serde::{Deserialize, Serialize};
+use smallvec::{SmallVec, smallvec};
 
 use crate::{IntervalSeq, NodeId};
+
+/// Entries of a vector timestamp that lie within it: timestamps are copied with every message and interval,
+/// and those of few nodes need no memory of their own.
+const ENTRIES_WITHIN: usize = 8;
+
+/// The same of a version: most pages have one or two writers.
+const VERSION_ENTRIES_WITHIN: usize = 2;
 
 /// One entry a node: the latest interval of that node whose effects must be visible here.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct VectorTimestamp {
-    entries: Vec<IntervalSeq>,
+    entries: SmallVec<[IntervalSeq; ENTRIES_WITHIN]>,
 }
 
 impl VectorTimestamp {
     /// The timestamp of a job's first moment: nothing seen of anyone.
     pub fn new(nodes: u16) -> VectorTimestamp {
-        VectorTimestamp { entries: vec![0; usize::from(nodes)] }
+        VectorTimestamp { entries: smallvec![0; usize::from(nodes)] }
     }
 
     /// How many nodes the timestamp speaks of.
@@ -58,7 +66,7 @@ impl VectorTimestamp {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct VersionVector {
     /// Sorted by node, one entry a node, no zero.
-    entries: Vec<(NodeId, IntervalSeq)>,
+    entries: SmallVec<[(NodeId, IntervalSeq); VERSION_ENTRIES_WITHIN]>,
 }
 
 impl VersionVector {
@@ -101,7 +109,7 @@ impl VersionVector {
 
     /// Drops what `held` already satisfies.
     pub fn retain_beyond(&mut self, held: &VersionVector) {
-        self.entries.retain(|(node, seq)| held.get(*node) < *seq);
+        self.entries.retain(|entry| held.get(entry.0) < entry.1);
     }
 
     /// Whether nodes are ascending and below `nodes` and no entry is zero: what bytes from the network must
@@ -119,7 +127,7 @@ mod tests {
     use super::*;
 
     fn timestamp(entries: &[u64]) -> VectorTimestamp {
-        VectorTimestamp { entries: entries.to_vec() }
+        VectorTimestamp { entries: SmallVec::from_slice(entries) }
     }
 
     proptest! {

@@ -9,7 +9,9 @@ use std::alloc::{GlobalAlloc, Layout};
 use std::sync::Once;
 
 use dlmalloc::GlobalDlmalloc;
-use hiroba_node::{SignalsHeld, hold_signals_across_fork, release_signals_after_fork};
+use hiroba_node::{
+    SignalsHeld, hold_signals_across_fork, release_signals_after_fork, release_signals_in_child,
+};
 
 /// An allocator in which the program's signal handlers interrupt nobody.
 pub(crate) struct Allocator;
@@ -51,8 +53,9 @@ pub(crate) fn survive_forks() {
         // Registered after the allocator's, so called before them, and behind them once the child is there.
         let before: unsafe extern "C" fn() = hold_across_fork;
         let after: unsafe extern "C" fn() = release_after_fork;
+        let in_child: unsafe extern "C" fn() = release_in_child;
         // SAFETY: the handlers are plain functions that stay loaded until the process ends.
-        unsafe { libc::pthread_atfork(Some(before), Some(after), Some(after)) };
+        unsafe { libc::pthread_atfork(Some(before), Some(after), Some(in_child)) };
     });
 }
 
@@ -62,4 +65,8 @@ unsafe extern "C" fn hold_across_fork() {
 
 unsafe extern "C" fn release_after_fork() {
     release_signals_after_fork();
+}
+
+unsafe extern "C" fn release_in_child() {
+    release_signals_in_child();
 }

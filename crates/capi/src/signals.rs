@@ -8,6 +8,7 @@ use std::ffi::c_int;
 use std::mem::MaybeUninit;
 use std::ptr;
 
+use hiroba_node::expect_handler_of;
 use hiroba_node::program_signals::{
     believed_blocked, exchange_program_action, exchange_program_stack, fault_signals, set_believed_blocked,
 };
@@ -43,6 +44,9 @@ unsafe extern "C" fn sigaction(
     }
     // SAFETY: the caller's. It may lie in shared memory, so it is read before anything else.
     let new = unsafe { new.as_ref() }.copied();
+    if new.is_some_and(|new| is_handler(new.sa_sigaction)) {
+        expect_handler_of(number);
+    }
     match exchange_program_action(number, new.as_ref()) {
         Err(errno) => failed(errno),
         Ok(before) => {
@@ -65,6 +69,10 @@ unsafe extern "C" fn __sigaction(
     unsafe { sigaction(number, new, old) }
 }
 
+fn is_handler(disposition: libc::sighandler_t) -> bool {
+    disposition != libc::SIG_DFL && disposition != libc::SIG_IGN
+}
+
 fn handle(
     number: c_int,
     handler: libc::sighandler_t,
@@ -82,6 +90,9 @@ fn handle(
     if masks_itself {
         // SAFETY: writes to a local set only; a number that is none changes nothing.
         unsafe { libc::sigaddset(&raw mut new.sa_mask, number) };
+    }
+    if is_handler(handler) {
+        expect_handler_of(number);
     }
     match exchange_program_action(number, Some(&new)) {
         Ok(before) => before.sa_sigaction,
@@ -126,6 +137,9 @@ unsafe extern "C" fn sigset(number: c_int, disposition: libc::sighandler_t) -> l
     let is_fault = number == libc::SIGBUS || number == libc::SIGSEGV;
     if is_fault && disposition != SIG_HOLD {
         return handle(number, disposition, 0, false);
+    }
+    if disposition != SIG_HOLD && is_handler(disposition) {
+        expect_handler_of(number);
     }
     // SAFETY: the caller's.
     unsafe { SIGSET.call([number as usize, disposition]) as libc::sighandler_t }

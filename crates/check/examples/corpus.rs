@@ -6,7 +6,8 @@ use std::path::Path;
 use std::rc::Rc;
 
 use hiroba_base::{NodeId, PageId, PageSize};
-use hiroba_check::cluster::{Cluster, Options, hlrc};
+use hiroba_check::cluster::{Cluster, Options};
+use hiroba_check::engines::hlrc;
 use hiroba_check::mutant::Mutation;
 use hiroba_check::random_program::{Shape, generate};
 use hiroba_fabric::{LinkConfig, LinkSet};

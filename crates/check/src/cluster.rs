@@ -29,18 +29,18 @@ mod one_sided;
 mod options;
 mod races;
 mod recording;
+mod schedule;
 
 pub use self::choosing::Choice;
 use self::choosing::{Links, Within};
 use self::mapping::Mappings;
-pub use self::mapping::mapping_aurc;
-use self::one_sided::{Board, Meddling};
-pub use self::one_sided::{aurc, hlrc};
+use self::one_sided::Board;
 use self::options::protocol_of;
 pub use self::options::{NetworkChoice, Options};
 use self::races::RaceWatch;
 pub use self::races::{FoundRace, RaceBug};
 use self::recording::Recorder;
+use self::schedule::Schedule;
 
 /// Why a run did not end well. All but a misuse and a fatal mismatch are faults of the engine.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
@@ -165,14 +165,9 @@ struct Node<E> {
     threads: Vec<usize>,
     /// The content of the message that came last.
     received: Vec<u8>,
-    /// Tokens of publications that have come, by sender and tag.
-    mailbox: FxHashMap<(NodeId, u16), VecDeque<u64>>,
+    mailbox: Mailbox,
     /// Collectives that the node has left.
     collectives: u64,
-    /// Nodes whose publications tell of a collective that this node has yet to leave. The engine keeps them back until
-    /// then, and the host must keep back what came behind them: here.
-    ahead: FxHashSet<NodeId>,
-    kept_back: Vec<(NodeId, u64)>,
     /// Pages whose diffs were applied, which is yet to be told of.
     applied: FxHashSet<PageId>,
     board: Board,
@@ -185,16 +180,93 @@ struct Node<E> {
     races: Option<RaceWatch>,
 }
 
-impl<E> Node<E> {
-    fn receive(&mut self, from: NodeId, token: u64) {
-        self.mailbox.entry((from, tag_of(token))).or_default().push_back(token);
+impl<E: Engine> Node<E> {
+    /// A node with the program's regions and without threads.
+    fn new(mut engine: E, id: NodeId, program: &Program, options: &mut Options) -> Node<E> {
+        let mut memory = SimulatedMemory::new(program.region_granules(), options.tracking);
+        for (number, region) in program.regions.iter().enumerate() {
+            let Region { granules, page_size, placement, .. } = *region;
+            let protocol = protocol_of(&options.region_protocols, number);
+            let are_long = page_size.bytes() as u64 >= FAULTING_FROM_GRANULES * u64::from(GRANULE_BYTES);
+            if are_long || protocol.is_some_and(Protocol::needs_write_faults) {
+                memory.let_stores_fault(granules).expect("regions lie inside the memory");
+            }
+            match protocol {
+                Some(protocol) => engine.add_region_under(protocol, granules, page_size, placement),
+                None => engine.add_region(granules, page_size, placement),
+            }
+        }
+        engine.set_team(options.mutation.on_team(program.team_of(id)).max(1));
+        Node {
+            engine,
+            memory,
+            threads: Vec::new(),
+            received: Vec::new(),
+            mailbox: Mailbox::default(),
+            collectives: 0,
+            applied: FxHashSet::default(),
+            board: Board::default(),
+            mappings: Mappings::default(),
+            states: PageStates::new(),
+            in_lull: false,
+            races: options.races.map(RaceWatch::new),
+        }
     }
+}
+
+/// What a node has heard of publications to it.
+#[derive(Default)]
+struct Mailbox {
+    /// Tokens of publications that have come, by sender and tag.
+    tokens: FxHashMap<(NodeId, u16), VecDeque<u64>>,
+    /// Nodes whose publications tell of a collective that this node has yet to leave. The engine keeps them
+    /// back until then, and the host must keep back what came behind them: here.
+    ahead: FxHashSet<NodeId>,
+    kept_back: Vec<(NodeId, u64)>,
+}
+
+impl Mailbox {
+    /// What came behind a publication.
+    fn receive(&mut self, from: NodeId, token: u64) {
+        if self.ahead.contains(&from) {
+            self.kept_back.push((from, token));
+        } else {
+            self.tokens.entry((from, tag_of(token))).or_default().push_back(token);
+        }
+    }
+
+    /// The node has left the collective.
+    fn catch_up(&mut self) {
+        self.ahead.clear();
+        for (from, token) in std::mem::take(&mut self.kept_back) {
+            self.receive(from, token);
+        }
+    }
+}
+
+/// What is true of synchronisation, by what threads have done: what engines say is compared with it.
+#[derive(Default)]
+struct Truth {
+    locks: FxHashMap<LockId, LockRecord>,
+    /// Operations carried out at a word's home and not yet reported to the thread: turn, outcome.
+    atomics: FxHashMap<Address, (u64, Vec<(u64, AtomicOutcome)>)>,
+    /// How many publications there were, by sender and receiver.
+    publications: FxHashMap<(NodeId, NodeId), u64>,
 }
 
 #[derive(Default)]
 struct LockRecord {
     holder: Option<usize>,
     turns: u64,
+}
+
+/// How far a run has come, and how far it may go.
+struct Progress {
+    /// Messages that have arrived.
+    deliveries: u64,
+    /// Instructions and deliveries.
+    steps: u64,
+    steps_max: u64,
 }
 
 /// Bits of a publication's token that hold its tag.
@@ -211,33 +283,44 @@ pub struct Cluster<E> {
     threads: Vec<Thread>,
     network: Box<dyn Network>,
     mutation: Box<dyn Mutation>,
-    random: Prng,
-    /// How often each thread is drawn: some are much slower than others.
-    paces: Vec<u32>,
-    /// Steps in 16 that favour a thread over the network.
-    thread_bias: u32,
-    /// How often in 16 a thread goes on between two effects of its node.
-    bustle: u32,
-    meddling: Meddling,
-    /// Steps in 64 that are a lull of some node whose engine wants one.
-    lulls: u32,
-    exploring: bool,
+    schedule: Schedule,
+    /// The choices within the step that is being made, where steps are chosen.
     within: Option<Within>,
-    turn: u32,
     recorder: Recorder,
-    narration: Option<Narration>,
-    locks: FxHashMap<LockId, LockRecord>,
-    /// Operations carried out at a word's home and not yet reported to the thread: turn, outcome.
-    atomics: FxHashMap<Address, (u64, Vec<(u64, AtomicOutcome)>)>,
+    truth: Truth,
     /// Pages whose nodes have asked to be told when threads have had time to use them.
     holds: Vec<(NodeId, PageId)>,
-    /// How many publications there were, by sender and receiver.
-    publications: FxHashMap<(NodeId, NodeId), u64>,
     /// Why regions could not be mapped as engines want it.
     unmapped: Option<Failure>,
-    deliveries: u64,
-    steps: u64,
-    steps_max: u64,
+    progress: Progress,
+}
+
+/// The program's threads, each of which its node is told of.
+fn threads_of<E>(program: &Program, nodes: &mut [Node<E>]) -> Vec<Thread> {
+    let threads = program.threads.iter().enumerate().map(|(number, script)| {
+        let siblings = &mut nodes[script.node.index()].threads;
+        siblings.push(number);
+        Thread {
+            node: script.node,
+            waiter: Waiter(siblings.len() as u32 - 1),
+            instructions: script.instructions.clone(),
+            next: 0,
+            registers: [0; REGISTERS],
+            state: State::Running,
+            in_team: script.in_team,
+            meetings: 0,
+        }
+    });
+    threads.collect()
+}
+
+fn network_of(choice: NetworkChoice, nodes: u16, random: &mut Prng) -> Box<dyn Network> {
+    match choice {
+        NetworkChoice::Direct => Box::new(DirectNetwork::default()),
+        NetworkChoice::Chosen => Box::new(Links::default()),
+        NetworkChoice::Lossy => Box::new(LossyNetwork::new(nodes, random)),
+        NetworkChoice::Shuffled => Box::new(ShuffledNetwork::new(nodes, random)),
+    }
 }
 
 impl<E: Engine> Cluster<E> {
@@ -248,100 +331,29 @@ impl<E: Engine> Cluster<E> {
         mut options: Options,
     ) -> Cluster<E> {
         let region_granules = program.region_granules();
-        let region_protocols = options.region_protocols.clone();
         let limits = Limits { nodes: program.nodes, region_granules, granule_bytes: GRANULE_BYTES };
         let mut random = seeded(options.seed);
         let mut nodes: Vec<Node<E>> = NodeId::all(program.nodes)
-            .map(|id| {
-                let mut engine = engine(id, limits, options.tracking);
-                let mut memory = SimulatedMemory::new(region_granules, options.tracking);
-                for (number, region) in program.regions.iter().enumerate() {
-                    let Region { granules, page_size, placement, .. } = *region;
-                    let protocol = protocol_of(&region_protocols, number);
-                    let are_long =
-                        page_size.bytes() as u64 >= FAULTING_FROM_GRANULES * u64::from(GRANULE_BYTES);
-                    if are_long || protocol.is_some_and(Protocol::needs_write_faults) {
-                        memory.let_stores_fault(granules).expect("regions lie inside the memory");
-                    }
-                    match protocol {
-                        Some(protocol) => {
-                            engine.add_region_under(protocol, granules, page_size, placement);
-                        }
-                        None => engine.add_region(granules, page_size, placement),
-                    }
-                }
-                engine.set_team(options.mutation.on_team(program.team_of(id)).max(1));
-                Node {
-                    engine,
-                    memory,
-                    threads: Vec::new(),
-                    received: Vec::new(),
-                    mailbox: FxHashMap::default(),
-                    collectives: 0,
-                    ahead: FxHashSet::default(),
-                    kept_back: Vec::new(),
-                    applied: FxHashSet::default(),
-                    board: Board::default(),
-                    mappings: Mappings::default(),
-                    states: PageStates::new(),
-                    in_lull: false,
-                    races: options.races.map(RaceWatch::new),
-                }
-            })
+            .map(|id| Node::new(engine(id, limits, options.tracking), id, program, &mut options))
             .collect();
-        let threads = program.threads.iter().enumerate().map(|(number, script)| {
-            let siblings = &mut nodes[script.node.index()].threads;
-            siblings.push(number);
-            Thread {
-                node: script.node,
-                waiter: Waiter(siblings.len() as u32 - 1),
-                instructions: script.instructions.clone(),
-                next: 0,
-                registers: [0; REGISTERS],
-                state: State::Running,
-                in_team: script.in_team,
-                meetings: 0,
-            }
-        });
-        let threads: Vec<Thread> = threads.collect();
-        let network: Box<dyn Network> = match options.network {
-            NetworkChoice::Direct => Box::new(DirectNetwork::default()),
-            NetworkChoice::Chosen => Box::new(Links::default()),
-            NetworkChoice::Lossy => Box::new(LossyNetwork::new(program.nodes, &mut random)),
-            NetworkChoice::Shuffled => Box::new(ShuffledNetwork::new(program.nodes, &mut random)),
-        };
-        let thread_bias = [2, 8, 14][random.random_range(0..3)];
-        let bustle = [0, 4, 12][random.random_range(0..3)];
-        let paces = threads.iter().map(|_| [1, 8, 64][random.random_range(0..3)]).collect();
-        let exploring = !matches!(options.network, NetworkChoice::Direct | NetworkChoice::Chosen);
-        let meddling = Meddling::new(options.one_sided && exploring, &mut random);
+        let threads = threads_of(program, &mut nodes);
+        let network = network_of(options.network, program.nodes, &mut random);
+        let schedule = Schedule::new(random, &options, threads.len());
         let mut cluster = Cluster {
             limits,
             nodes,
             recorder: Recorder::new(options.record, program.nodes),
-            narration: None,
             threads,
             network,
             mutation: options.mutation,
-            random,
-            paces,
-            thread_bias,
-            bustle,
-            meddling,
-            lulls: [1, 8, 32][options.seed as usize % 3],
-            exploring,
+            schedule,
             within: None,
-            turn: 0,
-            locks: FxHashMap::default(),
-            atomics: FxHashMap::default(),
+            truth: Truth::default(),
             holds: Vec::new(),
-            publications: FxHashMap::default(),
             unmapped: None,
-            deliveries: 0,
-            steps: 0,
-            steps_max: options.steps_max,
+            progress: Progress { deliveries: 0, steps: 0, steps_max: options.steps_max },
         };
-        cluster.note_regions(program, &region_protocols);
+        cluster.note_regions(program, &options.region_protocols);
         cluster.unmapped = cluster.map_homes().err();
         cluster
     }
@@ -353,7 +365,7 @@ impl<E: Engine> Cluster<E> {
 
     /// Tells from now on what nodes say and do.
     pub fn narrate(&mut self, narration: Narration) {
-        self.narration = Some(narration);
+        self.recorder.narration = Some(narration);
     }
 
     /// The engines, by node.
@@ -373,7 +385,7 @@ impl<E: Engine> Cluster<E> {
 
     /// Messages that have arrived.
     pub fn deliveries(&self) -> u64 {
-        self.deliveries
+        self.progress.deliveries
     }
 
     /// Twins on all nodes.
@@ -384,13 +396,13 @@ impl<E: Engine> Cluster<E> {
     /// Runs to the end.
     pub fn run(mut self) -> Result<Ended, Failure> {
         while self.step()? {
-            if self.steps > self.steps_max {
-                return Err(Failure::Endless(self.steps_max));
+            if self.progress.steps > self.progress.steps_max {
+                return Err(Failure::Endless(self.progress.steps_max));
             }
         }
         self.compare_locks()?;
         let registers = self.threads.iter().map(|thread| thread.registers).collect();
-        Ok(Ended { registers, run: self.recorder.finish(), steps: self.steps })
+        Ok(Ended { registers, run: self.recorder.finish(), steps: self.progress.steps })
     }
 
     /// One instruction or one message; false when everything has ended.
@@ -407,26 +419,24 @@ impl<E: Engine> Cluster<E> {
 
     /// False when nobody can do anything now.
     fn advance(&mut self) -> Result<bool, Failure> {
-        self.steps += 1;
+        self.progress.steps += 1;
         if let Some(parcel) = self.kept_parcel() {
             self.deliver(parcel)?;
             return Ok(true);
         }
         let thread = self.draw_thread();
         let idle = thread.is_none() && self.network.is_empty();
-        if !self.holds.is_empty() && (idle || self.random.random_range(0..16) == 0) {
+        if !self.holds.is_empty() && (idle || self.schedule.chance(1, 16)) {
             self.end_a_hold()?;
             return Ok(true);
         }
-        if !idle && self.a_lull_comes()? {
+        if !idle && (self.a_lull_comes()? || self.memory_is_short()?) {
             return Ok(true);
         }
         let network_first = !self.network.is_empty()
-            && (thread.is_none()
-                || self.exploring && self.random.random_range(0..16) >= self.thread_bias
-                || !self.exploring && self.steps.is_multiple_of(2));
-        if network_first && let Some(parcel) = self.network.deliver(&mut self.random) {
-            self.deliveries += 1;
+            && (thread.is_none() || self.schedule.favours_network(self.progress.steps));
+        if network_first && let Some(parcel) = self.network.deliver(&mut self.schedule.random) {
+            self.progress.deliveries += 1;
             if !self.keep_parcel(&parcel) {
                 self.deliver(parcel)?;
             }
@@ -440,9 +450,9 @@ impl<E: Engine> Cluster<E> {
 
     /// Threads wait for nobody while a page is held, but nobody knows how far they come.
     fn end_a_hold(&mut self) -> Result<(), Failure> {
-        let drawn = self.random.random_range(0..self.holds.len());
+        let drawn = self.schedule.random.random_range(0..self.holds.len());
         let (id, page) = self.holds.swap_remove(drawn);
-        self.nodes[id.index()].engine.handle_held(page);
+        self.nodes[id.index()].engine.handle_retained(page);
         self.pump(id)
     }
 
@@ -451,12 +461,12 @@ impl<E: Engine> Cluster<E> {
         let wants = |node: &Node<E>| !node.board.occupied && node.engine.wants_lull();
         let wanting: Vec<NodeId> = NodeId::all(self.limits.nodes)
             .zip(&self.nodes)
-            .filter_map(|(id, node)| (self.exploring && wants(node)).then_some(id))
+            .filter_map(|(id, node)| (self.schedule.exploring && wants(node)).then_some(id))
             .collect();
-        if wanting.is_empty() || self.random.random_range(0..64) >= self.lulls {
+        if wanting.is_empty() || !self.schedule.chance(self.schedule.lulls, 64) {
             return Ok(false);
         }
-        let id = wanting[self.random.random_range(0..wanting.len())];
+        let id = wanting[self.schedule.random.random_range(0..wanting.len())];
         self.acts_by_itself(id);
         self.lull(id).map(|()| true)
     }
@@ -473,12 +483,33 @@ impl<E: Engine> Cluster<E> {
         pumped
     }
 
+    /// Hosts are short of memory now and then, and let go of whatever pages they choose.
+    fn memory_is_short(&mut self) -> Result<bool, Failure> {
+        let may = self.schedule.exploring && self.schedule.shortages > 0;
+        if !may || !self.schedule.chance(self.schedule.shortages, 64) {
+            return Ok(false);
+        }
+        let id = NodeId(self.schedule.random.random_range(0..self.limits.nodes));
+        if self.nodes[id.index()].board.occupied {
+            return Ok(false);
+        }
+        let is_picked = |_: &u64| self.schedule.random.random_bool(0.5);
+        let pages: Vec<PageId> = (0..self.limits.region_granules).filter(is_picked).map(PageId).collect();
+        self.acts_by_itself(id);
+        self.nodes[id.index()].engine.handle_shortage(&pages);
+        self.pump(id).map(|()| true)
+    }
+
     fn is_runnable(&self, thread: &Thread) -> bool {
         if self.nodes[thread.node.index()].board.occupied {
             return false;
         }
         let waits = |from: NodeId, tag: u16| {
-            self.nodes[thread.node.index()].mailbox.get(&(from, tag)).is_none_or(|tokens| tokens.is_empty())
+            self.nodes[thread.node.index()]
+                .mailbox
+                .tokens
+                .get(&(from, tag))
+                .is_none_or(|tokens| tokens.is_empty())
         };
         match thread.instructions.get(thread.next) {
             Some(Instruction::AwaitPublished { from, tag }) => {
@@ -489,36 +520,15 @@ impl<E: Engine> Cluster<E> {
     }
 
     fn draw_thread(&mut self) -> Option<usize> {
-        let total: u32 = (0..self.threads.len()).map(|number| self.pace(number)).sum();
-        if total == 0 {
-            return None;
-        }
-        self.turn = self.turn.wrapping_add(1);
-        let mut drawn = if self.exploring { self.random.random_range(0..total) } else { self.turn % total };
-        for number in 0..self.threads.len() {
-            let pace = self.pace(number);
-            if drawn < pace {
-                return Some(number);
-            }
-            drawn -= pace;
-        }
-        None
-    }
-
-    /// How likely a thread is drawn next; 0 when it waits.
-    fn pace(&self, number: usize) -> u32 {
-        match (self.is_runnable(&self.threads[number]), self.exploring) {
-            (false, _) => 0,
-            (true, false) => 1,
-            (true, true) => self.paces[number],
-        }
+        let runnable: Vec<bool> = self.threads.iter().map(|thread| self.is_runnable(thread)).collect();
+        self.schedule.draw(&runnable)
     }
 
     /// When all have finished, the engines must know the same holders as the scripts imply.
     fn compare_locks(&self) -> Result<(), Failure> {
         for (id, node) in NodeId::all(self.limits.nodes).zip(&self.nodes) {
             let mut told = node.engine.locks_held();
-            let held = self.locks.iter().filter_map(|(lock, record)| Some((*lock, record.holder?)));
+            let held = self.truth.locks.iter().filter_map(|(lock, record)| Some((*lock, record.holder?)));
             let here = held.filter(|(_, holder)| self.threads[*holder].node == id);
             let mut true_holders: Vec<_> =
                 here.map(|(lock, holder)| (lock, self.threads[holder].waiter)).collect();
@@ -538,7 +548,9 @@ impl<E: Engine> Cluster<E> {
             .map(|(number, thread)| {
                 let instruction = thread.instructions.get(thread.next);
                 let lock = match thread.state {
-                    State::Waiting(Wait::Acquire(lock) | Wait::Condition(lock)) => self.locks.get(&lock),
+                    State::Waiting(Wait::Acquire(lock) | Wait::Condition(lock)) => {
+                        self.truth.locks.get(&lock)
+                    }
                     _ => None,
                 };
                 let holder = lock.and_then(|lock| lock.holder);
@@ -564,18 +576,14 @@ impl<E: Engine> Cluster<E> {
         let node = &mut self.nodes[to.index()];
         let refused = |sentence: String| Failure::Protocol { node: to, from, sentence };
         match message {
-            Message::Free { address: token } if node.ahead.contains(&from) => {
-                node.kept_back.push((from, *token));
-                return Ok(());
-            }
             Message::Free { address: token } => {
-                node.receive(from, *token);
+                node.mailbox.receive(from, *token);
                 return Ok(());
             }
             Message::Publish { knowledge, .. }
                 if knowledge.epoch > node.collectives && self.mutation.keeps_back() =>
             {
-                node.ahead.insert(from);
+                node.mailbox.ahead.insert(from);
             }
             _ => {}
         }
@@ -589,10 +597,7 @@ impl<E: Engine> Cluster<E> {
         self.pump(to)?;
         let node = &mut self.nodes[to.index()];
         if node.collectives > collectives {
-            node.ahead.clear();
-            for (from, token) in std::mem::take(&mut node.kept_back) {
-                node.receive(from, token);
-            }
+            node.mailbox.catch_up();
         }
         Ok(())
     }

@@ -2,6 +2,10 @@
 //! for all of them.
 
 use hiroba_base::NodeId;
+use hiroba_protocol::aurc::Aurc;
+use hiroba_protocol::aurc::mapped::MappingRule;
+use hiroba_protocol::hlrc::Hlrc;
+use hiroba_protocol::home::{HomePolicy, MoveThreshold};
 use hiroba_protocol::{Consistency, Protocol, WriteTracking};
 use hiroba_wire::Limits;
 
@@ -39,7 +43,50 @@ pub fn trackings_of(protocol: Protocol) -> &'static [WriteTracking] {
 
 /// The protocol's engine on one node, with nothing allocated, where nodes meet in messages only.
 pub fn engine_of(protocol: Protocol, me: NodeId, limits: Limits, tracking: WriteTracking) -> Consistency {
-    Consistency::new(me, limits, tracking, protocol.coherence([]))
+    Consistency::under(protocol, me, limits, tracking, [])
+}
+
+/// The protocol's engines, as [`Cluster::new`](crate::cluster::Cluster::new) takes them.
+pub fn engine_under(protocol: Protocol) -> impl Fn(NodeId, Limits, WriteTracking) -> Consistency + Copy {
+    move |me, limits, tracking| engine_of(protocol, me, limits, tracking)
+}
+
+/// Programs of a few barriers show homes that move only if little is needed for it.
+pub const SOON: MoveThreshold = MoveThreshold { periods: 1, faults: 1, doublings_max: 2 };
+
+/// HLRC that reads the frames of all other nodes, or of none.
+fn reading_hlrc(one_sided: bool, me: NodeId, limits: Limits) -> Hlrc {
+    Hlrc::new().reading_from(NodeId::all(limits.nodes).filter(|node| one_sided && *node != me))
+}
+
+/// HLRC's engines; with `one_sided` (see [`Options`](crate::cluster::Options)) they read each other's frames.
+pub fn hlrc(one_sided: bool) -> impl FnMut(NodeId, Limits, WriteTracking) -> Consistency {
+    move |me, limits, tracking| {
+        let protocol = reading_hlrc(one_sided, me, limits);
+        Consistency::new(me, limits, tracking, Box::new(protocol)).telling()
+    }
+}
+
+/// AURC's engines; with `one_sided` they read each other's frames.
+pub fn aurc(one_sided: bool) -> impl FnMut(NodeId, Limits, WriteTracking) -> Consistency {
+    move |me, limits, tracking| {
+        let protocol = Aurc::new(reading_hlrc(one_sided, me, limits));
+        Consistency::new(me, limits, tracking, Box::new(protocol)).telling()
+    }
+}
+
+/// AURC's engines where nodes share memory: they map runs of so many bytes, and with `one_sided` they read
+/// each other's frames of other pages. Homes of these move soon, if by this policy they move.
+pub fn mapping_aurc(
+    run_bytes_min: u64,
+    one_sided: bool,
+    homes: HomePolicy,
+) -> impl FnMut(NodeId, Limits, WriteTracking) -> Consistency {
+    move |me, limits, tracking| {
+        let protocol = Aurc::new(reading_hlrc(one_sided, me, limits).moving_homes(homes).moving_after(SOON));
+        let engine = Consistency::new(me, limits, tracking, Box::new(protocol)).telling();
+        engine.mapping_homes(MappingRule { run_bytes_min })
+    }
 }
 
 /// The protocol of that name.

@@ -14,13 +14,12 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex};
 
 use hiroba_base::{Access, NodeId, PageId};
-use hiroba_protocol::hlrc::Hlrc;
 use hiroba_protocol::{Consistency, Protocol, WriteTracking};
 
 use crate::cluster::{Choice, Cluster, Failure, FoundRace, NetworkChoice, Options, RaceBug};
 use crate::engines::{Promise, engine_of, promise_of};
 use crate::mutant::{Faithful, Mutation};
-use crate::narration::{Narration, describe_choice};
+use crate::narration::Narration;
 use crate::program::Program;
 
 mod scenarios;
@@ -165,13 +164,13 @@ impl Exploration {
         cluster.narrate(narration.clone());
         let mut told = String::new();
         for step in steps(path) {
-            let _ = writeln!(told, "{}", describe_choice(&cluster, step[0]));
+            let _ = writeln!(told, "{}", cluster.describe(step[0]));
             let made = catch_unwind(AssertUnwindSafe(|| cluster.choose(step[0], &step[1..])));
             for line in narration.take() {
                 let _ = writeln!(told, "    {line}");
             }
             for within in &step[1..] {
-                let _ = writeln!(told, "    ({})", describe_choice(&cluster, *within));
+                let _ = writeln!(told, "    ({})", cluster.describe(*within));
             }
             if !matches!(made, Ok(Ok(_))) {
                 break;
@@ -190,7 +189,7 @@ impl Exploration {
             Options { network, mutation, steps_max: STEPS_MAX, ..Options::seeded(0, self.tracking) };
         let options = Options { races: self.races.as_ref().map(|looked_for| looked_for.bug), ..options };
         let engine = |me, limits, tracking| match &self.races {
-            Some(_) => Hlrc::looking_for_races(me, limits),
+            Some(_) => Consistency::looking_for_races(me, limits),
             None => engine_of(self.protocol, me, limits, tracking),
         };
         let mut cluster = Cluster::new(self.program(), engine, options);

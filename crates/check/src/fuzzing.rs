@@ -20,8 +20,14 @@ use serde::de::DeserializeOwned;
 pub type Target = (&'static str, fn(&[u8]));
 
 /// All targets.
-pub const TARGETS: [Target; 5] =
-    [("message", message), ("control", control), ("link", link), ("diff", diff_runs), ("trace", trace)];
+pub const TARGETS: [Target; 6] = [
+    ("message", message),
+    ("control", control),
+    ("link", link),
+    ("diff", diff_runs),
+    ("trace", trace),
+    ("ports", hiroba_ports::fuzzing::packet),
+];
 
 /// A message of another node.
 pub fn message(bytes: &[u8]) {

@@ -7,7 +7,7 @@ use hiroba_protocol::{Consistency, Protocol, WriteTracking};
 
 use crate::cluster::{Choice, Cluster, Failure, NetworkChoice, Options};
 use crate::engines::engine_of;
-use crate::narration::{Narration, describe_choice};
+use crate::narration::Narration;
 use crate::program::Program;
 
 /// What happens next.
@@ -80,7 +80,7 @@ struct Telling {
 
 impl Telling {
     fn begin(&mut self, thread: usize) -> Result<(), Failure> {
-        let _ = writeln!(self.told, "{}", describe_choice(&self.cluster, Choice::Thread(thread)));
+        let _ = writeln!(self.told, "{}", self.cluster.describe(Choice::Thread(thread)));
         self.begun.push((thread, self.cluster.progress_of(thread)));
         self.choose(Choice::Thread(thread))
     }

@@ -55,6 +55,9 @@ pub enum MemoryError {
     /// A page is mapped that is in use.
     #[error("expected {0} untouched when it is mapped onto its home's frame, got access to it")]
     MappedInUse(PageId),
+    /// A page that is in use, or has unsent writes, loses its frame.
+    #[error("expected {0} without access and twin when its frame is given up, got one that has either")]
+    GivenUpInUse(PageId),
     /// A page outside the region.
     #[error("expected granules of the region, got {0}")]
     OutOfRegion(PageId),
@@ -213,6 +216,20 @@ impl SimulatedMemory {
     pub fn unwatch(&mut self, pages: PageRange) -> Result<(), MemoryError> {
         self.only_async(pages)?;
         self.change(pages, |granule| (granule.watched, granule.written) = (false, false))
+    }
+
+    /// Carries out `Effect::GiveUp`.
+    pub fn give_up(&mut self, pages: PageRange) -> Result<(), MemoryError> {
+        self.only_copies(pages)?;
+        let is_in_use =
+            |granule: PageId| self.access(granule) > Access::None || self.twins.contains_key(&granule);
+        if let Some(granule) = pages.iter().find(|granule| is_in_use(*granule)) {
+            return Err(MemoryError::GivenUpInUse(granule));
+        }
+        self.change(pages, |granule| granule.populated = false)?;
+        let bytes = pages.count as usize * GRANULE_BYTES as usize;
+        self.bytes[bytes_of(pages.first, bytes)].fill(0);
+        Ok(())
     }
 
     /// Carries out the first half of `Effect::CollectWritten`: the granules to look at.
@@ -468,7 +485,7 @@ mod tests {
         assert_eq!(memory.load(Address::byte(1, 4), Width::Byte), 9);
         assert_eq!(
             runs(&memory),
-            [3, 1, 7],
+            diff::of_bytes(3, &[7]),
             "the diff holds the own write and nothing that came with the page"
         );
         let made = runs(&memory);
@@ -484,7 +501,7 @@ mod tests {
         let made = runs(&memory);
         memory.store(Address::byte(1, 5), Width::Byte, 8);
         memory.settle_twin(PAGE, &made, TwinAfter::WithDiff).unwrap();
-        assert_eq!(runs(&memory), [5, 1, 8]);
+        assert_eq!(runs(&memory), diff::of_bytes(5, &[8]));
     }
 
     #[test]

@@ -6,10 +6,9 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 
 use hiroba_base::{Access, NodeId, PageId, PageRange, PageSet, VectorTimestamp, VersionVector};
-use hiroba_protocol::{Effect, Engine, NewContent, Outcome};
-use hiroba_wire::{AtomicOperation, Collective, HomeMoves, Knowledge, Limits, Message, PageDiff};
+use hiroba_protocol::{Effect, NewContent, Outcome};
+use hiroba_wire::{AtomicOperation, Collective, HomeMoves, Knowledge, Limits, Message, MoveKind, PageDiff};
 
-use crate::cluster::{Choice, Cluster};
 use crate::program::{Address, Instruction, Register};
 
 /// The rows that pages are in.
@@ -98,7 +97,15 @@ fn diffs_of(diffs: &[PageDiff<'_>]) -> String {
 }
 
 fn moving(moves: &[HomeMoves]) -> String {
-    let each = moves.iter().map(|moves| format!(", {} to node {}", pages_of(&moves.pages), moves.to));
+    let each = moves.iter().map(|moves| {
+        let (pages, to) = (pages_of(&moves.pages), moves.to);
+        match moves.kind {
+            MoveKind::Given => format!(", {pages} to node {to}"),
+            MoveKind::Claimed => format!(", {pages} claimed by node {to}"),
+            MoveKind::Kept if moves.pages.is_empty() => format!(", node {to} gives nothing"),
+            MoveKind::Kept => format!(", {pages} kept by node {to}"),
+        }
+    });
     each.collect()
 }
 
@@ -209,6 +216,7 @@ pub fn describe_effect(effect: &Effect) -> Option<String> {
         Effect::Invalidate { span, .. } => format!("{} {}", range_of(span), allowed(Access::None)),
         Effect::Watch { pages } => format!("{} may be written and is watched", range_of(pages)),
         Effect::MapHome { pages, home } => format!("{} mapped onto node {home}'s frames", range_of(pages)),
+        Effect::GiveUp { pages } => format!("{} leaves the memory", range_of(pages)),
         Effect::Unwatch { pages } => format!("{} is not watched any more", range_of(pages)),
         Effect::CollectWritten => "what was written?".to_owned(),
         Effect::FindUnwritten { .. } => "what of it was not written?".to_owned(),
@@ -229,7 +237,7 @@ pub fn describe_effect(effect: &Effect) -> Option<String> {
         }
         Effect::CountMove { page } => format!("{page} lives here now"),
         Effect::DiffEarly { page } => format!("early diff of {page}, twin kept"),
-        Effect::Hold { page } => format!("{page} held for a moment"),
+        Effect::Retain { page } => format!("{page} held for a moment"),
         Effect::Wake { waiter, outcome: Outcome::Done | Outcome::Collective(_) } => {
             format!("thread {} goes on", waiter.0)
         }
@@ -253,25 +261,5 @@ pub fn describe_instruction(instruction: &Instruction) -> String {
             format!("{} := {granule} byte {offset}, atomic {}", register(into), operation_of(*operation))
         }
         other => format!("{other:?}"),
-    }
-}
-
-/// What a choice makes happen.
-pub fn describe_choice<E: Engine>(cluster: &Cluster<E>, choice: Choice) -> String {
-    match choice {
-        Choice::Thread(thread) => {
-            let next = cluster.instruction_of(thread).map_or("ends".to_owned(), describe_instruction);
-            format!("{}: {next}", cluster.name_of(thread))
-        }
-        Choice::Meanwhile(thread) => format!("meanwhile {} goes on", cluster.name_of(thread)),
-        Choice::Arrival { from, to } => match cluster.first_message(from, to) {
-            Some((sender, message)) => {
-                let kind = describe_message(&message);
-                let kind = kind.split([' ', ',', ':']).next().unwrap_or_default().to_owned();
-                format!("node {to} gets node {sender}'s {kind}")
-            }
-            None => choice.to_string(),
-        },
-        _ => choice.to_string(),
     }
 }

@@ -10,13 +10,13 @@ use hiroba_protocol::barrier::BELOW_MAX;
 use hiroba_protocol::coherence::Coherence;
 use hiroba_protocol::erc::{Erc, Mode};
 use hiroba_protocol::hlrc::{Hlrc, RESTING_AFTER_RELEASES};
-use hiroba_protocol::home::{HomePolicy, MoveThreshold};
+use hiroba_protocol::home::HomePolicy;
 use hiroba_protocol::{Consistency, Homes, Protocol, WriteTracking};
 use hiroba_wire::{Limits, Placement};
 use thiserror::Error;
 
 use crate::cluster::{Cluster, Failure, NetworkChoice, Options};
-use crate::engines::trackings_of;
+use crate::engines::{SOON, trackings_of};
 use crate::execution::Execution;
 use crate::mutant::{Faithful, Mutant, Mutation};
 use crate::page_axioms::Rules;
@@ -158,9 +158,6 @@ pub enum Wrong {
     Racy(String),
 }
 
-/// Programs of a few barriers show homes that move only if little is needed for it.
-pub const SOON: MoveThreshold = MoveThreshold { periods: 1, faults: 1, doublings_max: 2 };
-
 /// One in so many runs is held against sequential consistency too, as programs without races allow: it is the slowest judge.
 const SEQUENTIAL_ONE_IN: u64 = 8;
 
@@ -227,7 +224,7 @@ pub fn examine(case: &Case, mutant: Option<Mutant>) -> Result<Kept, Wrong> {
         return Err(Wrong::Inconsistent(format!("{}: {}", breach.axiom, breach.explanation)));
     }
     judge_sequentially(&execution, schedule)?;
-    Ok(Kept { loads: verdict.loads_judged, notices: findings.notices })
+    Ok(Kept { loads: verdict.loads_judged, notices: findings.counts.notices })
 }
 
 fn judge_sequentially(execution: &Execution, schedule: u64) -> Result<(), Wrong> {

@@ -5,13 +5,13 @@ mod values;
 
 use std::ffi::OsString;
 use std::path::PathBuf;
-use std::time::Duration;
 
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{Args, CommandFactory, Parser, Subcommand};
-use hiroba_base::{MAX_NODES, PageSize};
+use hiroba_base::MAX_NODES;
+use hiroba_base::PageSize;
 use hiroba_node::{HomePolicy, Protocol};
-use hiroba_wire::control::{FaultSourceChoice, InjectedFaults, WriteTrackingChoice};
+use hiroba_paging::{PolicyKind, UnknownPolicy};
 use serde::de::DeserializeOwned;
 
 use self::values::*;
@@ -19,8 +19,10 @@ use crate::bench::{BenchOptions, BenchPlan, Group, UnsealedJob};
 use crate::compiler::Language;
 use crate::failure::{Failure, STATUS_BAD_INPUT};
 use crate::reproduce::{LATER_PAPERS, PAPERS, ReproduceOptions, Scale};
+use crate::run::options::{HostsGiven, ReportOptions, RunOptions};
 use crate::trace::TraceCommand;
 use hiroba_wire::FabricKind;
+use hiroba_wire::control::{CoherenceChoices, MemoryLimit, TransportChoices};
 
 /// What the user asked for, checked.
 #[derive(Debug)]
@@ -74,74 +76,6 @@ pub enum Command {
     Doctor,
 }
 
-/// How the user names the machines to run on.
-#[derive(Debug, Clone, PartialEq)]
-pub enum HostsGiven {
-    /// In a file.
-    File(PathBuf),
-    /// On the command line, with commas between them.
-    List(String),
-}
-
-/// `hiroba run`, checked.
-#[derive(Debug, Clone, PartialEq)]
-pub struct RunOptions {
-    /// Nodes of the job; of one on several hosts, only when they are known.
-    pub nodes: u16,
-    /// The same if it was given.
-    pub nodes_asked: Option<u16>,
-    /// Program threads a node.
-    pub threads_per_node: u16,
-    /// The coherence protocol.
-    pub protocol: String,
-    /// How homes move.
-    pub home_migration: String,
-    /// Whether pages may come before anybody has faulted on them.
-    pub prefetch: bool,
-    /// The fabric.
-    pub fabric: FabricKind,
-    /// The coherence unit.
-    pub page_size: PageSize,
-    /// Where faults come from.
-    pub fault_source: FaultSourceChoice,
-    /// How writes are found.
-    pub write_tracking: WriteTrackingChoice,
-    /// Whether to report data races between nodes.
-    pub races: bool,
-    /// The node that runs under a debugger.
-    pub debug: Option<u16>,
-    /// Whether to print the table of statistics.
-    pub statistics_table: bool,
-    /// Where to write the statistics as JSON.
-    pub statistics_json: Option<PathBuf>,
-    /// The directory for the run's trace.
-    pub trace: Option<PathBuf>,
-    /// Variables to set in the nodes' environment.
-    pub variables: Vec<(OsString, OsString)>,
-    /// Whether to show live rates on the terminal.
-    pub progress: bool,
-    /// Whether to put the node in front of each line of output.
-    pub label: bool,
-    /// Faults to inflict on the fabric.
-    pub inject: Option<InjectedFaults>,
-    /// Whether to keep the processors awake while the job runs; `None`: where it is allowed.
-    pub low_latency: Option<bool>,
-    /// Whether each node gets processors of its own, where there are enough.
-    pub bind: bool,
-    /// How long a node or a host may be silent before it is taken for dead, zero for ever; `None`: the default.
-    pub dead_after: Option<Duration>,
-    /// The machines to run on, if not this one alone.
-    pub hosts: Option<HostsGiven>,
-    /// The command that starts a program on another machine, instead of ssh.
-    pub launcher: Option<String>,
-    /// Messages bear no seal: never by a command line, see [`UnsealedJob`].
-    pub without_seal: bool,
-    /// The program as the user named it.
-    pub program: OsString,
-    /// Its arguments.
-    pub arguments: Vec<OsString>,
-}
-
 const AFTER_HELP: &str = "\
 On several machines (--hosts, -H) nodes are numbered host by host, in the given order; a host \
 without slots gets an equal share of -n, else a node for each of its cores divided by THREADS. \
@@ -160,11 +94,12 @@ A job in which every thread waits for another is ended with 125 and a report of 
 
 const AFTER_BENCH_HELP: &str = "\
 Times are of single operations, measured one by one after a warm-up; p50 is the median, p99 the \
-99th percentile. 'raw' is the same exchange over plain sockets (or mapped memory), or the same bytes \
-moved by plain loads, measured in the same run; 'ratio' is ours over raw, and 'raw, sealed' the plain \
-exchange with the fabric's seal on every message. 'home idle' waits for the answer awake, 'home \
-computing' runs the program meanwhile. Rows are printed as they are measured; where nodes got less \
-than 0.9 of a core while they could run, it is said below them.";
+99th percentile. 'raw' is the same exchange over plain sockets, sealed as the fabric seals its \
+messages, or through mapped memory, or the same bytes moved by plain loads, measured in the same \
+run; 'ratio' is the figure over raw. 'home idle' waits for the answer awake, 'home computing' runs \
+the program meanwhile. 'program' measures a C program, compiled by 'hiroba cc', and is left out \
+where that fails. Rows are printed as they are measured; where nodes got less than 0.9 of a core \
+while they could run, it is said below them.";
 
 const AFTER_REPRODUCE_HELP: &str = "\
 Compiles the papers' programs with $HIROBA_CC, $CC or cc, with Hiroba and without, and runs both. A \
@@ -347,48 +282,18 @@ struct RunArguments {
     /// Threads that hiroba_run starts on each node, 1 to 256
     #[arg(short, value_name = "THREADS", default_value = "1", allow_hyphen_values = true)]
     threads_per_node: String,
-    /// Coherence protocol: hlrc (home-based lazy release consistency), adaptive (hlrc whose homes move, and whose pages come unasked, as the program needs them), aurc (hlrc with stores that go
-    /// to large pieces of another node's memory at once over shm, and else leave in the background), lrc (the same without homes), erc-invalidate or erc-update (eager release consistency) or sc (sequential
-    /// consistency)
-    #[arg(long, value_name = "PROTOCOL", default_value = "hlrc")]
-    protocol: String,
-    /// When the home of a page moves: off, modification (at barriers, to who has modified most of it) or faults (to who faults on it most); under
-    /// hlrc, aurc (but for pages that all nodes have mapped) and the eager protocols
-    #[arg(long, value_name = "POLICY", default_value = "off")]
-    home_migration: String,
-    /// Fetch pages ahead of the program, as it says or as its faults show: on or off (a fault for every page)
-    #[arg(long, value_name = "on|off", default_value = "on")]
-    prefetch: String,
+    #[command(flatten)]
+    coherence: CoherenceArguments,
     /// What carries the messages: udp, tcp or shm (between processes of one machine)
     #[arg(long, value_name = "FABRIC", default_value = "udp")]
     fabric: String,
-    /// Coherence unit of regions that choose none: a power of two from 4K to 2M
-    #[arg(long, value_name = "SIZE", default_value = "4K", allow_hyphen_values = true)]
-    page_size: String,
-    /// How page faults are caught: event, sigbus or sigsegv [default: the best that is allowed here]
-    #[arg(long, value_name = "SOURCE")]
-    fault_source: Option<String>,
-    /// How writes are found: async (the kernel notes them, Linux 6.7; those to pages of 64 KiB or more fault all the same) or fault [default: the best that is allowed here]
-    #[arg(long, value_name = "TRACKING")]
-    write_tracking: Option<String>,
-    /// Report bytes that two nodes wrote, or one wrote and one read, without synchronisation, with the lines of the program (build it with -g). Stores are seen byte by byte, of loads those that are a node's first touch of a page after a synchronisation
-    #[arg(long)]
-    races: bool,
+    #[command(flatten)]
+    tracking: TrackingArguments,
     /// Run this node under gdb, or $HIROBA_DEBUGGER, on the terminal; the other nodes run on
     #[arg(long, value_name = "NODE", allow_hyphen_values = true)]
     debug: Option<String>,
-    /// Show where the time went when the job has ended, and whether nodes got the cores that they could have used; =json:FILE writes it to FILE (give both for both)
-    #[arg(long, value_name = "json:FILE", num_args = 0..=1, require_equals = true, default_missing_value = "")]
-    stats: Vec<OsString>,
-    /// Record faults, messages and synchronisation of every node in DIR, which must be new or empty
-    #[arg(long, value_name = "DIR")]
-    trace: Option<PathBuf>,
-    /// Show on the terminal, once a job has run for a second, what it is doing: a line on standard error that is gone at the end
-    #[arg(long)]
-    progress: bool,
-    /// Put the number of the node in front of each line that the program writes
-    #[arg(long)]
-    label: bool,
+    #[command(flatten)]
+    reports: ReportArguments,
     /// Set a variable for the nodes, or pass it to other machines as it is; may be repeated
     #[arg(short = 'x', value_name = "VAR[=VALUE]")]
     variables: Vec<OsString>,
@@ -407,6 +312,85 @@ struct RunArguments {
     /// Take a node for dead when nothing has been heard of it for so long; 0 never does [default: 3 on one machine, 10 on several]
     #[arg(long, value_name = "SECONDS", allow_hyphen_values = true)]
     dead_after: Option<String>,
+    #[command(flatten)]
+    hosts: HostArguments,
+    #[command(flatten)]
+    memory: MemoryArguments,
+    #[command(flatten)]
+    unavailable: UnavailableFlags,
+    /// The program and its arguments
+    #[arg(trailing_var_arg = true, required = true, value_name = "PROGRAM")]
+    program: Vec<OsString>,
+}
+
+/// Which protocol keeps memory coherent, and what it may do of its own accord.
+#[derive(Args)]
+struct CoherenceArguments {
+    /// Coherence protocol: hlrc (home-based lazy release consistency), adaptive (hlrc whose homes move, and whose pages come unasked, as the program needs them), aurc (hlrc with stores that go
+    /// to large pieces of another node's memory at once over shm, and else leave in the background), lrc (the same without homes), erc-invalidate or erc-update (eager release consistency) or sc (sequential
+    /// consistency)
+    #[arg(long, value_name = "PROTOCOL", default_value = "hlrc")]
+    protocol: String,
+    /// When the home of a page moves: off, modification (at barriers, to who has modified most of it) or faults (to who faults on it most); under
+    /// hlrc, aurc (but for pages that all nodes have mapped) and the eager protocols
+    #[arg(long, value_name = "POLICY", default_value = "off")]
+    home_migration: String,
+    /// Fetch pages ahead of the program, as it says or as its faults show: on or off (a fault for every page)
+    #[arg(long, value_name = "on|off", default_value = "on")]
+    prefetch: String,
+}
+
+/// What pages are, and how accesses to them are seen.
+#[derive(Args)]
+struct TrackingArguments {
+    /// Coherence unit of regions that choose none: a power of two from 4K to 2M
+    #[arg(long, value_name = "SIZE", default_value = "4K", allow_hyphen_values = true)]
+    page_size: String,
+    /// How page faults are caught: event, sigbus or sigsegv [default: the best that is allowed here]
+    #[arg(long, value_name = "SOURCE")]
+    fault_source: Option<String>,
+    /// How writes are found: async (the kernel notes them, Linux 6.7; those to pages of 64 KiB or more fault all the same) or fault [default: the best that is allowed here]
+    #[arg(long, value_name = "TRACKING")]
+    write_tracking: Option<String>,
+    /// Report bytes that two nodes wrote, or one wrote and one read, without synchronisation, with the lines of the program (build it with -g). Stores are seen byte by byte, of loads those that are a node's first touch of a page after a synchronisation
+    #[arg(long)]
+    races: bool,
+}
+
+/// How much memory a node gives to shared pages.
+#[derive(Args)]
+struct MemoryArguments {
+    /// Memory that shared pages may take on each node, as 512M or 4G: beyond it copies of other nodes'
+    /// pages leave, and come back when they are touched; under hlrc, with homes that stay [default: all
+    /// that there is]
+    #[arg(long, value_name = "SIZE", allow_hyphen_values = true)]
+    memory_limit: Option<String>,
+    /// Which copies leave: fifo, clock, lru-scan, lirs, s3-fifo or sieve
+    #[arg(long, value_name = "POLICY", default_value = "clock")]
+    replacement: String,
+}
+
+/// What the user is told of a run.
+#[derive(Args)]
+struct ReportArguments {
+    /// Show where the time went when the job has ended, and whether nodes got the cores that they could have
+    /// used; =json:FILE writes it to FILE (give both for both)
+    #[arg(long, value_name = "json:FILE", num_args = 0..=1, require_equals = true, default_missing_value = "")]
+    stats: Vec<OsString>,
+    /// Record faults, messages and synchronisation of every node in DIR, which must be new or empty
+    #[arg(long, value_name = "DIR")]
+    trace: Option<PathBuf>,
+    /// Show on the terminal, once a job has run for a second, what it is doing: a line on standard error that is gone at the end
+    #[arg(long)]
+    progress: bool,
+    /// Put the number of the node in front of each line that the program writes
+    #[arg(long)]
+    label: bool,
+}
+
+/// Where nodes run, if not on this machine alone.
+#[derive(Args)]
+struct HostArguments {
     /// Run on the machines that FILE lists, one a line as HOST [slots=N] [address=IP], reached by ssh; see below
     #[arg(long, value_name = "FILE", conflicts_with = "host_list")]
     hosts: Option<PathBuf>,
@@ -416,16 +400,12 @@ struct RunArguments {
     /// Start programs on other machines by CMD HOST PROGRAM ARGS instead of ssh
     #[arg(long, value_name = "CMD")]
     launcher: Option<String>,
-    #[command(flatten)]
-    unavailable: UnavailableFlags,
-    /// The program and its arguments
-    #[arg(trailing_var_arg = true, required = true, value_name = "PROGRAM")]
-    program: Vec<OsString>,
 }
 
 #[derive(Args)]
 struct BenchArguments {
-    /// What to measure: fault, barrier, lock, release, updates, diff, atomic, compute, stream or all [default: all]
+    /// What to measure: fault, barrier, lock, release, ports, updates, program, diff, atomic, compute, stream
+    /// or all [default: all]
     #[arg(value_name = "WHAT")]
     groups: Vec<String>,
     /// Nodes of the measured job, 2 to 4096
@@ -446,6 +426,9 @@ struct BenchArguments {
     /// Measure with messages that bear no seal, to see what the seal costs; there is no such thing for programs
     #[arg(long)]
     without_seal: bool,
+    /// Print the rows as Markdown tables, below a line that names the machine
+    #[arg(long)]
+    markdown: bool,
     /// Write the rows to FILE as JSON, too
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
@@ -453,7 +436,9 @@ struct BenchArguments {
 
 #[derive(Args)]
 struct ReproduceArguments {
-    /// 000 (Barli, Watanabe, Sakai, Tanaka: four protocols) or 001 (Midorikawa, Ito, Iizuka: UDP instead of TCP)
+    /// 000 (Barli, Watanabe, Sakai, Tanaka: four protocols), 001 (Midorikawa, Ito, Iizuka: UDP instead of
+    /// TCP), 002 (Hattori, Yamamoto, Amano: local memory paged into shared memory, by a model) or 004
+    /// (Sugawara and others: messages to ports)
     #[arg(value_name = "PAPER")]
     paper: Option<String>,
     /// Fewer runs, some of them shorter: two minutes at most on two cores
@@ -474,11 +459,7 @@ struct ReproduceArguments {
 #[derive(Args)]
 struct UnavailableFlags {
     #[arg(long, hide = true)]
-    memory_limit: Option<String>,
-    #[arg(long, hide = true)]
     swap: Option<String>,
-    #[arg(long, hide = true)]
-    replacement: Option<String>,
     #[arg(long, hide = true)]
     slow: Option<String>,
     #[arg(long = "virtual", hide = true)]
@@ -489,13 +470,7 @@ impl UnavailableFlags {
     /// The first flag given, with what to do instead.
     fn first_given(&self) -> Option<(&'static str, &'static str)> {
         let flags = [
-            (
-                self.memory_limit.is_some(),
-                "--memory-limit",
-                "leave it out: a node may use all memory of its machine",
-            ),
             (self.swap.is_some(), "--swap", "leave it out: pages stay in memory"),
-            (self.replacement.is_some(), "--replacement", "leave it out: no page is replaced"),
             (self.slow.is_some(), "--slow", "leave it out: every node runs at full speed"),
             (self.virtual_cluster.is_some(), "--virtual", "use -n to run nodes on this machine"),
         ];
@@ -559,20 +534,20 @@ fn check_run(given: RunArguments) -> Result<RunOptions, Failure> {
     let threads_per_node = check_threads(&given.threads_per_node)?;
     let nodes_asked = given.nodes.as_deref().map(check_nodes).transpose()?;
     let nodes = nodes_asked.unwrap_or_else(|| default_nodes(threads_per_node));
-    let hosts = given.hosts.map(HostsGiven::File).or(given.host_list.map(HostsGiven::List));
-    if given.launcher.is_some() && hosts.is_none() {
+    let hosts = given.hosts.hosts.map(HostsGiven::File).or(given.hosts.host_list.map(HostsGiven::List));
+    if given.hosts.launcher.is_some() && hosts.is_none() {
         return Err(Failure::new(
             "--launcher starts programs on other machines; say which with --hosts FILE or -H HOST,HOST",
         ));
     }
     // How many nodes the hosts have is known when they have answered.
     let nodes_max = if hosts.is_some() { nodes_asked.unwrap_or(MAX_NODES) } else { nodes };
-    if given.label && given.debug.is_some() {
+    if given.reports.label && given.debug.is_some() {
         return Err(Failure::new(
             "--label and --debug do not go together, as the debugger needs the terminal to itself; leave --label out",
         ));
     }
-    if given.progress && given.debug.is_some() {
+    if given.reports.progress && given.debug.is_some() {
         return Err(Failure::new(
             "--progress and --debug do not go together, as the debugger needs the terminal to itself; leave --progress out",
         ));
@@ -585,46 +560,63 @@ fn check_run(given: RunArguments) -> Result<RunOptions, Failure> {
             fabric.name()
         )));
     }
-    let protocol = check_protocol(&given.protocol)?;
+    let protocol = check_protocol(&given.coherence.protocol)?;
     let name = protocol.name();
-    if protocol.needs_write_faults() && given.write_tracking.as_deref() == Some("async") {
+    if protocol.needs_write_faults() && given.tracking.write_tracking.as_deref() == Some("async") {
         return Err(Failure::new(format!(
             "--protocol {name} needs every first store to fault, so it goes with --write-tracking fault only; leave --write-tracking out",
         )));
     }
-    if protocol != Protocol::Hlrc && given.races {
+    if protocol != Protocol::Hlrc && given.tracking.races {
         return Err(Failure::new(format!(
             "--races holds the intervals of home-based release consistency against each other, and --protocol {name} keeps none of that kind; use --protocol hlrc",
         )));
     }
-    let home_migration = check_home_migration(&given.home_migration, protocol)?;
-    if home_migration != HomePolicy::Fixed.name() && given.races {
+    let home_migration = check_home_migration(&given.coherence.home_migration, protocol)?;
+    if home_migration != HomePolicy::Fixed.name() && given.tracking.races {
         return Err(Failure::new(
             "--races needs homes that stay where they are; leave --home-migration out, or --races",
         ));
     }
+    let page_size = check_page_size(&given.tracking.page_size)?;
+    let memory_limit = check_memory_limit(&given.memory, page_size)?;
+    let homes_stay = home_migration == HomePolicy::Fixed.name();
+    refuse_with_limit(memory_limit.as_ref(), protocol, homes_stay, given.tracking.races)?;
+    if memory_limit.is_some() && nodes_max == 1 {
+        return Err(Failure::new(
+            "--memory-limit has pages leave for other nodes, and this job has one node; use -n 2 or more, or leave it out",
+        ));
+    }
     let mut program = given.program.into_iter();
-    let (statistics_table, statistics_json) = check_statistics(given.stats)?;
+    let (statistics_table, statistics_json) = check_statistics(given.reports.stats)?;
     Ok(RunOptions {
         nodes,
         nodes_asked,
         threads_per_node,
-        protocol: name.to_owned(),
-        home_migration,
-        prefetch: check_switch("--prefetch", &given.prefetch)?,
-        fabric,
-        page_size: check_page_size(&given.page_size)?,
-        fault_source: check_fault_source(given.fault_source.as_deref())?,
-        write_tracking: check_write_tracking(given.write_tracking.as_deref())?,
-        races: given.races,
+        coherence: CoherenceChoices {
+            protocol: name.to_owned(),
+            home_migration,
+            prefetch: check_switch("--prefetch", &given.coherence.prefetch)?,
+            page_size,
+            fault_source: check_fault_source(given.tracking.fault_source.as_deref())?,
+            write_tracking: check_write_tracking(given.tracking.write_tracking.as_deref())?,
+            races: given.tracking.races,
+            memory_limit,
+        },
+        transport: TransportChoices {
+            fabric,
+            inject: given.inject.as_deref().map(check_inject).transpose()?,
+            without_seal: false,
+        },
         debug: given.debug.as_deref().map(|node| check_debug(node, nodes_max)).transpose()?,
-        statistics_table,
-        statistics_json,
-        trace: given.trace,
+        reports: ReportOptions {
+            statistics_table,
+            statistics_json,
+            trace: given.reports.trace,
+            progress: given.reports.progress,
+            label: given.reports.label,
+        },
         variables: check_variables(given.variables)?,
-        progress: given.progress,
-        label: given.label,
-        inject: given.inject.as_deref().map(check_inject).transpose()?,
         low_latency: given
             .low_latency
             .as_deref()
@@ -633,11 +625,52 @@ fn check_run(given: RunArguments) -> Result<RunOptions, Failure> {
         bind: check_switch("--bind", &given.bind)?,
         dead_after: given.dead_after.as_deref().map(check_dead_after).transpose()?,
         hosts,
-        launcher: given.launcher,
-        without_seal: false,
+        launcher: given.hosts.launcher,
         program: program.next().ok_or_else(|| Failure::new(NO_PROGRAM))?,
         arguments: program.collect(),
     })
+}
+
+/// A thread's fault may bring many pages, each perhaps with a twin, before one of them is used.
+const LIMIT_PAGES_MIN: u64 = 256;
+
+fn check_memory_limit(given: &MemoryArguments, page_size: PageSize) -> Result<Option<MemoryLimit>, Failure> {
+    let replacement: PolicyKind = given
+        .replacement
+        .parse()
+        .map_err(|error: UnknownPolicy| Failure::new(format!("{error}, after --replacement")))?;
+    let Some(size) = &given.memory_limit else { return Ok(None) };
+    let bytes = parse_size(size).ok_or_else(|| {
+        Failure::new(format!("expected a size such as 512M or 4G after --memory-limit, got '{size}'"))
+    })?;
+    let least = LIMIT_PAGES_MIN * page_size.bytes() as u64;
+    if bytes < least {
+        return Err(Failure::new(format!(
+            "expected {LIMIT_PAGES_MIN} pages ({}K) or more after --memory-limit, got '{size}'",
+            least >> 10
+        )));
+    }
+    Ok(Some(MemoryLimit { bytes, replacement: replacement.name().to_owned() }))
+}
+
+/// What copies cannot leave under.
+fn refuse_with_limit(
+    limit: Option<&MemoryLimit>,
+    protocol: Protocol,
+    homes_stay: bool,
+    races: bool,
+) -> Result<(), Failure> {
+    let sentence = match limit {
+        None => return Ok(()),
+        Some(_) if protocol != Protocol::Hlrc || !homes_stay => {
+            "--memory-limit has copies leave under --protocol hlrc with homes that stay; leave the limit out, or              other protocols and --home-migration"
+        }
+        Some(_) if races => {
+            "--races keeps what it compares, so no copy may leave; leave --memory-limit out, or --races"
+        }
+        Some(_) => return Ok(()),
+    };
+    Err(Failure::new(sentence))
 }
 
 fn check_bench(given: BenchArguments) -> Result<BenchOptions, Failure> {
@@ -667,12 +700,14 @@ fn check_bench(given: BenchArguments) -> Result<BenchOptions, Failure> {
         write_tracking: given.write_tracking,
         quick: given.quick,
         without_seal: given.without_seal,
+        markdown: given.markdown,
         json: given.json,
     })
 }
 
 fn check_reproduce(given: ReproduceArguments) -> Result<ReproduceOptions, Failure> {
-    let now = PAPERS.join(" or ");
+    let (last, others) = PAPERS.split_last().expect("some papers can be made");
+    let now = format!("{} or {last}", others.join(", "));
     let bad_input = |sentence| Failure { status: STATUS_BAD_INPUT, sentence };
     let wanted = given
         .paper
@@ -693,16 +728,10 @@ fn check_reproduce(given: ReproduceArguments) -> Result<ReproduceOptions, Failur
 
 /// In the order in which they are measured, each once.
 fn check_groups(given: &[String]) -> Result<Vec<Group>, Failure> {
-    let known = || Group::ALL.map(Group::name).join(", ");
+    let known = || Group::ALL.iter().map(|group| group.name()).collect::<Vec<_>>().join(", ");
     for name in given {
         match name.as_str() {
             "all" => {}
-            "ports" => {
-                return Err(Failure::new(format!(
-                    "bench ports is not available yet; use one of {}",
-                    known()
-                )));
-            }
             name if Group::ALL.iter().any(|group| group.name() == name) => {}
             name => {
                 return Err(Failure::new(format!(
@@ -714,7 +743,7 @@ fn check_groups(given: &[String]) -> Result<Vec<Group>, Failure> {
     }
     let all = given.is_empty() || given.iter().any(|name| name == "all");
     let asked = |group: &Group| all || given.iter().any(|name| name == group.name());
-    Ok(Group::ALL.into_iter().filter(asked).collect())
+    Ok(Group::ALL.iter().copied().filter(asked).collect())
 }
 
 fn check_plan<T: DeserializeOwned>(given: &str, command: impl Fn(T) -> Command) -> Result<Command, Failure> {

@@ -39,14 +39,9 @@ struct Verdict {
     threads: usize,
     accesses: usize,
     loads_judged: usize,
-    messages: usize,
-    holds: usize,
-    meetings: usize,
-    intervals: usize,
-    notices: usize,
-    versions: usize,
-    diffs: usize,
-    grants: usize,
+    /// Of what its nodes did to pages.
+    #[serde(flatten)]
+    counts: page_axioms::Counts,
     axioms: Vec<String>,
     wall_s: f64,
     /// Why nodes' traces break off.
@@ -126,10 +121,7 @@ fn judge_pages(traced: &TracedRun, protocol: Protocol, verdict: &mut Verdict) {
     };
     let findings = page_axioms::judge(&traced.run, &rules);
     verdict.axioms = axioms.iter().map(ToString::to_string).collect();
-    (verdict.messages, verdict.holds, verdict.meetings) =
-        (findings.messages, findings.holds, findings.meetings);
-    (verdict.intervals, verdict.notices) = (findings.intervals, findings.notices);
-    (verdict.versions, verdict.diffs, verdict.grants) = (findings.versions, findings.diffs, findings.grants);
+    verdict.counts = findings.counts;
     verdict.violations += findings.breaches_found;
     let explained = findings.breaches.iter().take(PRINTED_MAX);
     verdict
@@ -193,20 +185,20 @@ fn describe(verdict: &Verdict) -> String {
     )];
     lines.push(format!(
         "  order     {}, {}, {}",
-        count(verdict.messages, "message", "messages"),
-        count(verdict.holds, "hold of a lock", "holds of locks"),
-        count(verdict.meetings, "meeting", "meetings")
+        count(verdict.counts.messages, "message", "messages"),
+        count(verdict.counts.holds, "hold of a lock", "holds of locks"),
+        count(verdict.counts.meetings, "meeting", "meetings")
     ));
-    let grants = match verdict.grants {
+    let grants = match verdict.counts.grants {
         0 => String::new(),
         grants => format!("{}, ", count(grants, "grant of access", "grants of access")),
     };
     lines.push(format!(
         "  pages     {grants}{}, {}, {}, {}, by {}",
-        count(verdict.intervals, "interval", "intervals"),
-        count(verdict.notices, "write notice", "write notices"),
-        count(verdict.versions, "copy", "copies"),
-        count(verdict.diffs, "diff", "diffs"),
+        count(verdict.counts.intervals, "interval", "intervals"),
+        count(verdict.counts.notices, "write notice", "write notices"),
+        count(verdict.counts.versions, "copy", "copies"),
+        count(verdict.counts.diffs, "diff", "diffs"),
         count(verdict.axioms.len(), "axiom", "axioms")
     ));
     lines.push(match verdict.accesses {

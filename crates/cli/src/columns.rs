@@ -1,6 +1,6 @@
 //! Reports that fit: as wide as the terminal, or [`COLUMNS`] where there is none, without a broken word.
 
-use crate::run::progress::terminal_columns;
+use crate::progress::terminal_columns;
 
 /// Columns where standard output is no terminal, or one that does not say how many it has.
 pub const COLUMNS: usize = 80;

@@ -4,7 +4,7 @@ use std::io::Write;
 
 use hiroba_base::printable;
 
-use crate::run::progress;
+use crate::progress;
 
 /// A fault of Hiroba's or of its arguments (contract, "Exit status").
 pub const STATUS_HIROBA: u8 = 125;

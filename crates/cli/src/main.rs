@@ -13,6 +13,7 @@ mod generate;
 mod lines;
 mod litmus;
 mod output_file;
+mod progress;
 mod quantities;
 mod reproduce;
 mod run;
@@ -20,6 +21,7 @@ mod silence;
 mod statistics_table;
 mod symbols;
 mod trace;
+mod unsealed;
 
 use std::process::ExitCode;
 
@@ -40,7 +42,7 @@ fn main() -> ExitCode {
         Command::Compile { language, arguments } => compiler::compile(language, &arguments),
         Command::Bench(options) => bench::bench(&options),
         Command::BenchNode(plan) => bench::serve_as_node(&plan),
-        Command::BenchJob(job) => bench::run_without_seal(&job),
+        Command::BenchJob(job) => unsealed::run_without_seal(&job),
         Command::Demo { nodes } => demo::demo(nodes),
         Command::Trace(command) => trace::look(&command),
         Command::Check { directory, json } => check::check(&directory, json),

@@ -1,13 +1,16 @@
 //! `hiroba reproduce`: a paper's tables, with ours beside the paper's own figures.
 //!
-//! The papers' programs are compiled with the user's compiler, with Hiroba and without, and run by `hiroba run`. A run whose checks
-//! do not pass is an error and never a figure, and every figure says how it was obtained.
+//! The papers' programs are compiled with the user's compiler, with Hiroba and without, and run by
+//! `hiroba run`. A run whose checks do not pass is an error and never a figure, and every figure says how it was
+//! obtained. Paper 002 is about a machine that is modelled: nothing is compiled or run for it.
 
 mod children;
 mod html;
 mod jobs;
 mod paper_000;
 mod paper_001;
+mod paper_002;
+mod paper_004;
 mod plots;
 mod programs;
 mod report;
@@ -32,9 +35,9 @@ use crate::failure::{Failure, STATUS_BAD_INPUT, system_words};
 use crate::output_file::{OutputFile, Purpose};
 
 /// The papers whose tables can be made.
-pub const PAPERS: [&str; 2] = ["000", "001"];
+pub const PAPERS: [&str; 4] = ["000", "001", "002", "004"];
 /// Those whose tables will come.
-pub const LATER_PAPERS: [&str; 3] = ["002", "003", "004"];
+pub const LATER_PAPERS: [&str; 1] = ["003"];
 
 /// `hiroba reproduce`, checked.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -140,7 +143,8 @@ pub fn reproduce(options: &ReproduceOptions) -> Result<u8, Failure> {
             sentence: "expected two files, got one for both --json and --html; name another one".to_owned(),
         });
     }
-    let report = match measure(options) {
+    let report = if options.paper == "002" { Ok(predict(options)) } else { measure(options) };
+    let report = match report {
         Ok(report) => report,
         Err(Stopped::Interrupted(signal)) => return Ok(128 + signal as u8),
         Err(Stopped::Failed(failure)) => return Err(failure),
@@ -160,6 +164,21 @@ pub fn reproduce(options: &ReproduceOptions) -> Result<u8, Failure> {
     Ok(0)
 }
 
+/// The report of a paper whose machine is modelled.
+fn predict(options: &ReproduceOptions) -> Report {
+    let mut watch = Watch::begin();
+    let tables = paper_002::tables(options.scale, &mut |what| watch.say(what));
+    let notes = paper_002::notes(options.scale);
+    // The model takes no longer at the paper's sizes, so that none of them are cut.
+    Report {
+        paper: options.paper,
+        source: paper_002::SOURCE,
+        quick: options.scale == Scale::Tiny,
+        notes,
+        tables,
+    }
+}
+
 fn measure(options: &ReproduceOptions) -> Result<Report, Stopped> {
     let directory = tempfile::Builder::new().prefix("hiroba-reproduce-").tempdir()?;
     let children = Children::prepare()?;
@@ -170,6 +189,7 @@ fn measure(options: &ReproduceOptions) -> Result<Report, Stopped> {
     let mut watch = Watch::begin();
     let (source, notes, tables) = match options.paper {
         "000" => (paper_000::SOURCE, paper_000::notes(), tables_of_000(&workshop, setting, &mut watch)?),
+        "004" => (paper_004::SOURCE, paper_004::notes(), tables_of_004(&workshop, setting, &mut watch)?),
         _ => (paper_001::SOURCE, paper_001::notes(), tables_of_001(&workshop, setting, &mut watch)?),
     };
     let notes = setting.notes().into_iter().chain(notes).chain(of_a_busy_machine(&tables)).collect();
@@ -210,6 +230,15 @@ fn tables_of_001(
     Ok(paper_001::tables(&results, setting))
 }
 
+fn tables_of_004(
+    workshop: &Workshop<'_>,
+    setting: Setting,
+    watch: &mut Watch,
+) -> Result<Vec<Table>, Stopped> {
+    let results = workshop.measure(&paper_004::jobs(setting.scale), setting.scale.rounds(), watch)?;
+    Ok(paper_004::tables(&results, setting))
+}
+
 #[cfg(test)]
 mod tests {
     use super::report::{Measured, Plot, Row};
@@ -226,6 +255,8 @@ mod tests {
         let latencies = Latencies { by_size: Vec::new(), core_share: None };
         let mut tables = paper_000::tables(&results, &results, &latencies, SETTING);
         tables.extend(paper_001::tables(&results, SETTING));
+        tables.extend(paper_002::tables(Scale::Tiny, &mut |_| {}));
+        tables.extend(paper_004::tables(&results, SETTING));
         tables
     }
 

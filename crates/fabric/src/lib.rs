@@ -4,7 +4,7 @@
 //!   node, ports, check
 //!   ------------------------------ Fabric: send, poll, wake, drain      (traits.rs)
 //!   reliable link, sans-IO                                              (link/)
-//!   ------------------------------ hooks: sealing, injected faults      (hooks/, inject.rs)
+//!   ------------------------------ hooks: sealing, injected faults      (hooks/)
 //!   UDP sockets (udp/)   |   simulated network under virtual time (sim.rs)   |   without link: TCP (tcp/), shared memory (shm/)
 //! ```
 //!
@@ -18,7 +18,6 @@
 //! What a fabric can do beyond messages it says in its [`Capabilities`]; nobody asks for its name.
 
 pub mod hooks;
-pub mod inject;
 pub mod link;
 mod receiving;
 mod role;
@@ -32,11 +31,11 @@ mod unsent;
 mod wake;
 
 pub use hooks::Hook;
-pub use inject::FaultInjector;
-pub use link::{LinkConfig, LinkSet, LinkStatistics, MESSAGE_BYTES_MAX, Rejected};
+pub use hooks::inject::FaultInjector;
+pub use link::{LinkConfig, LinkSet, LinkStatistics, Rejected};
 pub use shm::{ShmFabric, ShmFiles};
 pub use sim::{Delivered, SimCluster, SimConditions, SimNetwork};
 pub use tcp::TcpFabric;
 pub use traits::{Capabilities, Fabric, FabricConfig, FabricError, OneSided};
 pub use udp::UdpFabric;
-pub use unsent::{Content, Unsent};
+pub use unsent::{Content, MESSAGE_BYTES_MAX, Unsent};

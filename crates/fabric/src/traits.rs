@@ -139,6 +139,32 @@ pub trait Fabric: Send + Sync {
     /// while [`backlog_bytes`](Fabric::backlog_bytes) is high.
     fn send_unsent(&self, to: NodeId, message: Unsent<'_>);
 
+    /// As [`send_unsent`](Fabric::send_unsent), but sealing and the system call may be left to
+    /// [`push`](Fabric::push). Returns true if they were: the caller then owes `push(to)` soon, from any
+    /// thread. A caller that holds a lock pushes after it has released the lock. Messages to one peer keep the
+    /// order of their posts.
+    fn post(&self, to: NodeId, message: Unsent<'_>) -> bool {
+        self.send_unsent(to, message);
+        false
+    }
+
+    /// As [`post`](Fabric::post), for a message that its receiver need not act on before the next one, or
+    /// before it polls. A fabric on which sending wakes the receiver leaves it alone, unless a thread there
+    /// sleeps until something comes ([`begin_expecting`](Fabric::begin_expecting)).
+    fn post_unhurried(&self, to: NodeId, message: Unsent<'_>) -> bool {
+        self.post(to, message)
+    }
+
+    /// Sends what was posted to `to`.
+    fn push(&self, _to: NodeId) {}
+
+    /// A thread of this node is about to end spinning and to sleep until some message has come, which may be
+    /// one that was sent unhurried; such calls are counted.
+    fn begin_expecting(&self) {}
+
+    /// Ends what [`begin_expecting`](Fabric::begin_expecting) began. Call it before spinning begins again.
+    fn end_expecting(&self) {}
+
     /// Delivers what has come; when nothing has, waits for a datagram, a [`wake`](Fabric::wake), a signal
     /// or the timeout (`None`: for ever), whichever is first. Drives the link's timers meanwhile.
     ///
@@ -189,11 +215,18 @@ pub trait Fabric: Send + Sync {
     /// readable.
     fn end_spinning(&self) {}
 
-    /// Becomes readable when [`poll_now`](Fabric::poll_now) has something to do: a datagram, a timer, a wake.
+    /// Becomes readable when messages have come. Of several threads that wait, one that receives for all may have the others look
+    /// away from it meanwhile.
     fn descriptor(&self) -> BorrowedFd<'_>;
 
-    /// How long until a timer of the link is due. The descriptor covers this already; it is for callers
-    /// that wait without descriptors.
+    /// Becomes readable when [`poll_now`](Fabric::poll_now) has something else to do: a timer of the link's is due, or there was a
+    /// wake. `None` where [`descriptor`](Fabric::descriptor) says that, too.
+    fn alarms(&self) -> Option<BorrowedFd<'_>> {
+        None
+    }
+
+    /// How long until a timer of the link is due. [`alarms`](Fabric::alarms) cover this already; it is for callers
+    /// that wait without them.
     fn next_timeout(&self) -> Option<Duration>;
 
     /// Ends the polls that wait now, or the next one when none does. Not for signal handlers.

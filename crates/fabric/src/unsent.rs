@@ -1,6 +1,7 @@
 //! A message on its way out, which a fabric takes off piece by piece, as it has room.
 
-use crate::link::MESSAGE_BYTES_MAX;
+/// The longest message, in bytes.
+pub const MESSAGE_BYTES_MAX: usize = 1 << 30;
 
 /// Bytes that are copied where they go when there is room for them, and not before: of memory that other threads write there is no slice to be had, and to
 /// copy it first, only to have one, costs as much as to send it.

@@ -120,11 +120,11 @@ fn hot() {
         let compare = move || repeat(&|| compare_pairs(variant, page, twin));
         courses.push(Course::new(format!("{variant:?}"), HOT_TIMES, compare));
     }
-    let (_memory, twins) = twins(1);
-    let mut out = Vec::new();
-    let compare =
-        move || (0..HOT_TIMES).for_each(|_| assert!(!twins.changed_lines(black_box(PageId(0)), &mut out)));
-    courses.push(Course::new("Twins::changed_lines", HOT_TIMES, compare));
+    let (_memory, mut twins) = twins(1);
+    let compare = move || {
+        (0..HOT_TIMES).for_each(|_| twins.collect(black_box(PageId(0)), false, |_| panic!("it is clean")));
+    };
+    courses.push(Course::new("Twins::collect", HOT_TIMES, compare));
     report("hot, one page again and again", &mut courses);
 }
 
@@ -140,13 +140,12 @@ fn cold(scattered: bool) {
         let compare = move || each(&|frame: &[u8], copy: &[u8]| compare_pairs(variant, frame, copy));
         courses.push(Course::new(format!("{variant:?}"), COLD_PAGES, compare));
     }
-    let (_memory, twins) = twins(COLD_PAGES);
-    let mut out = Vec::new();
+    let (_memory, mut twins) = twins(COLD_PAGES);
     let compare = move || {
         let places = (0..COLD_PAGES).map(|at| PageId(place(at, scattered) as u64));
-        places.for_each(|page| assert!(!twins.changed_lines(page, &mut out)));
+        places.for_each(|page| twins.collect(page, false, |_| panic!("it is clean")));
     };
-    courses.push(Course::new("Twins::changed_lines", COLD_PAGES, compare));
+    courses.push(Course::new("Twins::collect", COLD_PAGES, compare));
     report(if scattered { "cold, scattered" } else { "cold, in order" }, &mut courses);
 }
 

@@ -3,10 +3,8 @@
 //! A block of sixteen lines is first tested as a whole, by gathering all its differences in one register: pages that a
 //! release finds unchanged are the common case, and cost no more than reading them.
 
-/// A cache line, the unit in which differences are told.
-pub const LINE_BYTES: usize = 64;
-/// So many bytes, 64 lines, are told in one word. Every page is a multiple of it.
-pub const BLOCK_BYTES: usize = 64 * LINE_BYTES;
+use hiroba_base::{BLOCK_BYTES, LINE_BYTES};
+
 /// Lines that are tested together.
 const GROUP_LINES: usize = 16;
 
@@ -25,6 +23,9 @@ impl Block {
 /// The ways to compare; all give the same answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Variant {
+    /// 64 bytes at once, and any of a line's bytes are moved together by one instruction.
+    #[cfg(target_arch = "x86_64")]
+    Avx512Vbmi2,
     /// 64 bytes at once.
     #[cfg(target_arch = "x86_64")]
     Avx512,
@@ -39,9 +40,16 @@ impl Variant {
     /// What this processor can do, fastest first.
     pub fn available() -> Vec<Variant> {
         #[cfg(target_arch = "x86_64")]
+        let avx2 = is_x86_feature_detected!("avx2") && is_x86_feature_detected!("popcnt");
+        #[cfg(target_arch = "x86_64")]
+        let avx512 = avx2 && is_x86_feature_detected!("avx512f");
+        #[cfg(target_arch = "x86_64")]
+        let vbmi2 = is_x86_feature_detected!("avx512bw") && is_x86_feature_detected!("avx512vbmi2");
+        #[cfg(target_arch = "x86_64")]
         let wide = [
-            is_x86_feature_detected!("avx512f").then_some(Variant::Avx512),
-            is_x86_feature_detected!("avx2").then_some(Variant::Avx2),
+            (avx512 && vbmi2).then_some(Variant::Avx512Vbmi2),
+            avx512.then_some(Variant::Avx512),
+            avx2.then_some(Variant::Avx2),
         ];
         #[cfg(not(target_arch = "x86_64"))]
         let wide = [None];
@@ -79,7 +87,7 @@ impl Variant {
         match self {
             #[cfg(target_arch = "x86_64")]
             // SAFETY: the caller's promises are passed on.
-            Variant::Avx512 => unsafe { x86::avx512(first, second) },
+            Variant::Avx512Vbmi2 | Variant::Avx512 => unsafe { x86::avx512(first, second) },
             #[cfg(target_arch = "x86_64")]
             // SAFETY: the caller's promises are passed on.
             Variant::Avx2 => unsafe { x86::avx2(first, second) },
@@ -120,7 +128,9 @@ mod x86 {
         _mm512_test_epi64_mask,
     };
 
-    use super::{BLOCK_BYTES, GROUP_LINES, LINE_BYTES};
+    use hiroba_base::{BLOCK_BYTES, LINE_BYTES};
+
+    use super::GROUP_LINES;
 
     /// The truth table of `a | (b ^ c)`.
     const OR_OF_XOR: i32 = 0xF6;

@@ -3,7 +3,8 @@
 use hiroba_base::PageRange;
 use rustix::io::Errno;
 
-use crate::{FaultSourceKind, REGION_BYTES_MAX};
+use crate::fault_source_kind::FaultSourceKind;
+use crate::region::REGION_BYTES_MAX;
 
 /// A failure to reserve, allocate, fill or protect shared memory.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]

@@ -16,7 +16,8 @@
 //! to a page that is half filled. The runtime never touches the application's view.
 //!
 //! - [`SharedMemory`]: the two views, which pages the program was given, which have a frame
-//! - [`Twins`]: pristine copies of pages, and [`compare`]: where a page differs from its own
+//! - [`Twins`]: pristine copies of pages, and [`compare`]: where a page differs from its own. What differs is
+//!   packed for a diff, and what comes from others goes into frame and twin by the same masks.
 //! - [`fault`]: the three fault sources behind [`FaultSource`], and how writes are found
 //!
 //! Places are counted in *granules*, the kernel's pages. A page, the coherence unit, is one or more of them, as its region says;
@@ -26,10 +27,13 @@
 pub mod compare;
 mod error;
 pub mod fault;
+mod fault_source_kind;
 mod fork;
 mod frames;
 mod mapping;
 mod memory;
+mod packing;
+mod region;
 mod twin;
 
 pub use error::MemoryError;
@@ -38,5 +42,6 @@ pub use fault::{
     WriteTracking, install_alternate_stack, open, open_best,
 };
 pub use fork::ForkGuard;
-pub use memory::{MemoryConfig, REGION_BYTES_MAX, REGION_START, SharedMemory};
-pub use twin::Twins;
+pub use memory::{MemoryConfig, SharedMemory};
+pub use region::{REGION_BYTES_MAX, REGION_START};
+pub use twin::{Applying, Twins};

@@ -12,7 +12,7 @@ use std::{
     sync::{Arc, Mutex},
 };
 
-use hiroba_base::{PageId, PageRange, PageSize};
+use hiroba_base::{BLOCK_BYTES, PageId, PageRange, PageSize};
 use rustix::{
     fs::{FallocateFlags, MemfdFlags, SeekFrom, fallocate, ftruncate, memfd_create},
     io::Errno,
@@ -23,14 +23,8 @@ use crate::{
     FaultSourceKind, MemoryError,
     frames::{ResidentAccount, SparsePageSet, WatchedSet},
     mapping::{Mapping, Placement, address_bits, check_address_space_limit, check_file_size_limit},
+    region::{REGION_BYTES_MAX, REGION_START},
 };
-
-/// Where the region begins unless a job says otherwise: clear of position-independent executables, heaps, stacks and
-/// libraries, and of the shadow memory of the address and thread sanitizers, on x86-64 and 48-bit aarch64.
-pub const REGION_START: usize = 0x4000_0000_0000;
-
-/// The largest region, and the default: two views of it fit a 47-bit address space, two of 64 TiB would not.
-pub const REGION_BYTES_MAX: u64 = 16 << 40;
 
 /// Frames are made so many bytes at a time: a call that makes many more would undo them all when a signal interrupts it.
 const FRAMES_PER_CALL_BYTES_MAX: usize = 4 << 20;
@@ -312,6 +306,33 @@ impl SharedMemory {
         self.note_frames(run)
     }
 
+    /// Gives the frames of `range` back to the system, and what they hold with them: granules of it read
+    /// as zeros until they are written again.
+    ///
+    /// Nobody may hold the pages or touch them meanwhile, neither the program, whose access must be gone,
+    /// nor another node.
+    ///
+    /// # Errors
+    /// When the pages lie outside the region, or the kernel refuses.
+    pub fn give_up(&self, range: PageRange) -> Result<(), MemoryError> {
+        self.span(range)?;
+        let punch = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+        let runs: Vec<PageRange> =
+            self.populated.runs(range).filter_map(|(run, has_frames)| has_frames.then_some(run)).collect();
+        for run in runs {
+            let (offset, bytes) = self.span(run)?;
+            while let Err(errno) = fallocate(&self.memfd, punch, offset as u64, bytes as u64) {
+                if errno != Errno::INTR {
+                    return Err(MemoryError::system("giving up frames of the shared region")(errno));
+                }
+            }
+            let removed =
+                self.populated.remove_range(run).map_err(MemoryError::system("mmap of a page table"))?;
+            self.account.remove_frames(removed, self.granule().bytes());
+        }
+        Ok(())
+    }
+
     fn note_frames(&self, run: PageRange) -> Result<(), MemoryError> {
         let added = self.populated.insert_range(run).map_err(MemoryError::system("mmap of a page table"))?;
         self.account.add_frames(added, self.granule().bytes());
@@ -417,6 +438,24 @@ impl SharedMemory {
         }
         // SAFETY: as in `copy_out`, the other way round: the view is always writable.
         unsafe { ptr::copy_nonoverlapping(bytes.as_ptr(), self.runtime.at(start), bytes.len()) }
+    }
+
+    /// The block at `offset` of the page, with a frame behind it, in the runtime's view, to write some of its
+    /// bytes.
+    ///
+    /// # Errors
+    /// When there is no memory for the frame.
+    ///
+    /// # Panics
+    /// When the block is not within the region.
+    pub(crate) fn block_to_write(&self, page: PageId, offset: usize) -> Result<*mut u8, MemoryError> {
+        let start = self.offset_of(page, offset, BLOCK_BYTES);
+        self.populate(self.granules_of(start, BLOCK_BYTES))?;
+        let place = self.runtime.at(start);
+        // As in `copy_in`: where the view does not map the frame yet, this saves a fault for each neighbour.
+        // SAFETY: a byte of the view, which is always readable; what it holds does not matter.
+        let _ = unsafe { place.read_volatile() };
+        Ok(place)
     }
 
     /// The eight bytes at `offset` of the page, which may lie in a granule that follows, as an atomic in the runtime's view.
@@ -681,6 +720,27 @@ pub(crate) mod tests {
         memory.populate(PageRange { first: PageId(0), count: 8 }).unwrap();
         assert_eq!((memory.frames(), memory.resident_bytes_max()), (8, 8 * 4096));
         assert_eq!(blocks() * 512, 8 * 4096, "the account must be the kernel's own");
+    }
+
+    #[test]
+    fn frames_that_are_given_up_are_free_and_read_as_zeros() {
+        let memory = small_memory(8);
+        (0..4).for_each(|page| memory.write(PageId(page), 0, &[7; 4096]).unwrap());
+        memory.give_up(PageRange { first: PageId(1), count: 5 }).unwrap();
+        assert_eq!((memory.frames(), memory.resident_bytes()), (1, 4096));
+        assert!(!memory.is_populated(PageRange { first: PageId(1), count: 5 }));
+        let mut bytes = [1; 4096];
+        memory.read(PageId(2), 0, &mut bytes);
+        assert_eq!(bytes, [0; 4096]);
+        memory.read(PageId(0), 0, &mut bytes);
+        assert_eq!(bytes, [7; 4096]);
+        // A part of a page that is not written is zero, and not what was there before.
+        memory.write(PageId(2), 100, &[9; 10]).unwrap();
+        memory.read(PageId(2), 0, &mut bytes);
+        assert_eq!((bytes[99], bytes[100], bytes[110]), (0, 9, 0));
+        let blocks = rustix::fs::fstat(&memory.memfd).unwrap().st_blocks;
+        assert_eq!(blocks * 512, 2 * 4096, "the kernel has the others again");
+        assert!(memory.give_up(PageRange { first: PageId(7), count: 2 }).is_err());
     }
 
     #[test]

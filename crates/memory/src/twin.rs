@@ -1,17 +1,24 @@
 //! Twins: pristine copies of pages, against which diffs are made.
 
+mod applying;
 mod arena;
+mod filled;
 
 use core::fmt;
 use std::sync::Arc;
 
-use hiroba_base::{PageId, PageRange};
+use hiroba_base::{BLOCK_BYTES, BlockChanges, ChangedBytes, PageId, PageRange};
 use rustc_hash::FxHashMap;
 
-use self::arena::{Arena, Room, SLAB_BYTES};
+pub use self::applying::Applying;
+use self::{
+    arena::{Room, SLAB_BYTES},
+    filled::Filled,
+};
 use crate::{
     MemoryError, SharedMemory,
-    compare::{BLOCK_BYTES, Variant, ZERO_BLOCK},
+    compare::{Variant, ZERO_BLOCK},
+    packing::{Packed, TwinBlock},
 };
 
 /// Frames are filled in pieces of so many bytes, which stay in the caches between their two copies; a multiple of any granule.
@@ -21,16 +28,15 @@ const FILLED_BYTES: usize = 128 << 10;
 pub struct Twins {
     memory: Arc<SharedMemory>,
     twins: FxHashMap<PageId, Room>,
-    /// What frames were filled with last, until it is forgotten: twins that are made meanwhile need no copy.
-    received: Vec<Received>,
-    arena: Arena,
+    filled: Filled,
     variant: Variant,
+    found: Box<Found>,
 }
 
-/// The bytes that some granules have.
-struct Received {
-    granules: PageRange,
-    room: Room,
+/// What differs in the block that is compared.
+struct Found {
+    changed: ChangedBytes,
+    packed: Packed,
 }
 
 impl fmt::Debug for Twins {
@@ -42,8 +48,9 @@ impl fmt::Debug for Twins {
 impl Twins {
     /// No twins yet, of pages of `memory`.
     pub fn new(memory: Arc<SharedMemory>) -> Twins {
-        let arena = Arena::new(memory.granule().bytes());
-        Twins { memory, twins: FxHashMap::default(), received: Vec::new(), arena, variant: Variant::best() }
+        let filled = Filled::new(memory.granule().bytes());
+        let found = Box::new(Found { changed: ChangedBytes::NONE, packed: Packed::new() });
+        Twins { memory, twins: FxHashMap::default(), filled, variant: Variant::best(), found }
     }
 
     /// Fills the frames of some granules with what `fill` writes, piece by piece and in order: it is told of each piece the first granule and
@@ -62,11 +69,11 @@ impl Twins {
     ) -> Result<(), MemoryError> {
         let granule_bytes = self.memory.granule().bytes();
         let room_bytes = if for_twins { SLAB_BYTES } else { FILLED_BYTES };
-        self.forget_overlapping(granules);
+        self.filled.forget_overlapping(granules);
         let mut first = granules.first;
         while first < granules.end() {
             let count = (granules.end().0 - first.0).min((room_bytes / granule_bytes) as u64);
-            let mut room = self.arena.take(count as usize);
+            let mut room = self.filled.arena.take(count as usize);
             let mut written = Ok(());
             for (index, piece) in room.bytes_mut().chunks_mut(FILLED_BYTES).enumerate() {
                 let at = PageId(first.0 + (index * FILLED_BYTES / granule_bytes) as u64);
@@ -74,9 +81,9 @@ impl Twins {
                 written = written.and_then(|()| self.memory.write(at, 0, piece));
             }
             if for_twins {
-                self.received.push(Received { granules: PageRange { first, count }, room });
+                self.filled.keep(PageRange { first, count }, room);
             } else {
-                self.arena.give_back(room);
+                self.filled.arena.give_back(room);
             }
             written?;
             first.0 += count;
@@ -86,28 +93,7 @@ impl Twins {
 
     /// No twin will be made any more of what frames were filled with.
     pub fn forget_received(&mut self) {
-        self.received.drain(..).for_each(|received| self.arena.give_back(received.room));
-    }
-
-    fn forget_overlapping(&mut self, granules: PageRange) {
-        let apart = |of: &PageRange| of.end() <= granules.first || granules.end() <= of.first;
-        for received in self.received.extract_if(.., |received| !apart(&received.granules)) {
-            self.arena.give_back(received.room);
-        }
-    }
-
-    /// The room with what the granules were filled with, if they were.
-    fn claim(&mut self, granules: PageRange) -> Option<Room> {
-        let within = |of: &PageRange| of.first <= granules.first && granules.end() <= of.end();
-        let index = self.received.iter().rposition(|received| within(&received.granules))?;
-        let Received { granules: all, room } = self.received.swap_remove(index);
-        let (before, room) = room.split((granules.first.0 - all.first.0) as usize);
-        let (room, behind) = room.split(granules.count as usize);
-        let rest = [(all.first, granules.first, before), (granules.end(), all.end(), behind)];
-        for (first, end, room) in rest.into_iter().filter(|(first, end, _)| first < end) {
-            self.received.push(Received { granules: PageRange { first, count: end.0 - first.0 }, room });
-        }
-        Some(room)
+        self.filled.forget_all();
     }
 
     /// Copies the `page_bytes` bytes of `page` as they are now; false (and nothing changes) when it has a twin already.
@@ -127,11 +113,12 @@ impl Twins {
             return false;
         }
         let granules = page_bytes / granule_bytes;
-        let room = self.claim(PageRange { first: page, count: granules as u64 }).unwrap_or_else(|| {
-            let mut room = self.arena.take(granules);
-            self.memory.read(page, 0, room.bytes_mut());
-            room
-        });
+        let room =
+            self.filled.claim(PageRange { first: page, count: granules as u64 }).unwrap_or_else(|| {
+                let mut room = self.filled.arena.take(granules);
+                self.memory.read(page, 0, room.bytes_mut());
+                room
+            });
         self.twins.insert(page, room);
         self.memory.account().add_twin(page_bytes);
         true
@@ -147,36 +134,77 @@ impl Twins {
         self.twins.contains_key(&page)
     }
 
-    /// Finds the 64-byte lines in which the page, as the runtime's view has it now, differs from its twin: bit `i % 64` of
-    /// `out[i / 64]` for line `i`. False, and `out` empty, when none does. A page without frames equals a twin of zeros.
+    /// Whether the page, as the runtime's view has it now, differs from its twin. A page without frames
+    /// equals a twin of zeros.
     ///
     /// Other threads may write meanwhile: what they wrote before the call is found, what they write during it may be.
     ///
     /// # Panics
     /// When the page has no twin.
-    pub fn changed_lines(&self, page: PageId, out: &mut Vec<u64>) -> bool {
-        out.clear();
+    pub fn differs(&self, page: PageId) -> bool {
         let twin = self.get(page).expect("a page that is compared has a twin");
-        let granule_bytes = self.memory.granule().bytes();
-        let granules = PageRange { first: page, count: (twin.len() / granule_bytes) as u64 };
-        for (run, has_frames) in self.memory.populated_runs(granules) {
-            let from = (run.first.0 - page.0) as usize * granule_bytes;
-            let to = from + run.count as usize * granule_bytes;
-            let frames = self.memory.runtime_at(page, from).cast_const();
-            for (index, block) in twin[from..to].chunks_exact(BLOCK_BYTES).enumerate() {
-                // A load from a hole would give it a frame.
-                let frame =
-                    if has_frames { frames.wrapping_add(index * BLOCK_BYTES) } else { ZERO_BLOCK.as_ptr() };
-                // SAFETY: both blocks are mapped and readable: the run lies in the page, the page in the runtime's view
-                // (else it would have no twin); blocks begin on lines.
-                let changed = unsafe { self.variant.changed_lines_of_block(frame, block.as_ptr()) };
-                if changed != 0 {
-                    out.resize(twin.len() / BLOCK_BYTES, 0);
-                    out[from / BLOCK_BYTES + index] = changed;
-                }
+        let (blocks, _) = twin.as_chunks();
+        frame_blocks(&self.memory, page, twin.len()).zip(blocks).any(|(frame, twin): (_, &TwinBlock)| {
+            // SAFETY: both blocks are mapped and readable: the page lies in the runtime's view (else it would
+            // have no twin), and blocks begin on lines. The variant was chosen among those that this
+            // processor has.
+            unsafe { self.variant.changed_lines_of_block(frame, twin.as_ptr()) != 0 }
+        })
+    }
+
+    /// Calls `visit` for each block in which the page differs from its twin, as [`differs`](Self::differs)
+    /// would find, in order. With `settle` the twin becomes the twin with these changes: not the page, which
+    /// may have changed more by then, what the next comparison must show.
+    ///
+    /// # Panics
+    /// When the page has no twin.
+    pub fn collect(&mut self, page: PageId, settle: bool, mut visit: impl FnMut(BlockChanges<'_>)) {
+        let twin = self.twins.get_mut(&page).expect("a page that is compared has a twin").bytes_mut();
+        let Found { changed, packed } = &mut *self.found;
+        let frames = frame_blocks(&self.memory, page, twin.len());
+        for (block, (frame, twin)) in frames.zip(twin.as_chunks_mut().0).enumerate() {
+            // SAFETY: as in `differs`.
+            let lines = unsafe { self.variant.changed_lines_of_block(frame, twin.as_ptr()) };
+            if lines == 0 {
+                continue;
+            }
+            // SAFETY: as above.
+            let count = unsafe { self.variant.pack(frame, twin, settle, lines, changed, packed) };
+            if count > 0 {
+                visit(BlockChanges { block, changed, bytes: packed.bytes(count) });
             }
         }
-        !out.is_empty()
+    }
+
+    /// A way for changes of `page` that come from elsewhere, into its frame and into its twin, if it has one.
+    pub fn applying(&mut self, page: PageId) -> Applying<'_> {
+        let Twins { memory, twins, filled, variant, .. } = self;
+        let twin = twins.get_mut(&page).map(Room::bytes_mut);
+        Applying { memory, variant: *variant, page, twin, filled }
+    }
+
+    /// Writes to the frame the bytes in which `content` differs from the page's twin, and no others. The twin
+    /// becomes the content.
+    ///
+    /// # Errors
+    /// When there is no memory for frames.
+    ///
+    /// # Panics
+    /// When the page has no twin, or one that is not as long as the content.
+    pub fn merge(&mut self, page: PageId, content: &[u8]) -> Result<(), MemoryError> {
+        let twin = self.twins.get_mut(&page).expect("a page that is merged has a twin").bytes_mut();
+        assert_eq!(content.len(), twin.len(), "new content is as long as the page");
+        let blocks = content.as_chunks().0.iter().zip(twin.as_chunks_mut().0);
+        for (block, (content, twin)) in blocks.enumerate() {
+            // SAFETY: both are blocks; the variant was chosen among those that this processor has.
+            let lines = unsafe { self.variant.changed_lines_of_block(content.as_ptr(), twin.as_ptr()) };
+            if lines != 0 {
+                let frame = self.memory.block_to_write(page, block * BLOCK_BYTES)?;
+                // SAFETY: the block is mapped and writable; the variant as above.
+                unsafe { self.variant.merge(content, twin, lines, frame) };
+            }
+        }
+        Ok(())
     }
 
     /// Overwrites bytes of the twin from `offset`; false when the page has none.
@@ -188,7 +216,7 @@ impl Twins {
             let granule_bytes = self.memory.granule().bytes();
             let first = offset / granule_bytes;
             let count = ((offset + bytes.len()).div_ceil(granule_bytes) - first) as u64;
-            self.forget_overlapping(PageRange { first: PageId(page.0 + first as u64), count });
+            self.filled.forget_overlapping(PageRange { first: PageId(page.0 + first as u64), count });
             return false;
         };
         twin.bytes_mut()[offset..][..bytes.len()].copy_from_slice(bytes);
@@ -206,7 +234,7 @@ impl Twins {
     pub fn remove(&mut self, page: PageId) -> bool {
         let Some(room) = self.twins.remove(&page) else { return false };
         self.memory.account().remove_twin(room.len());
-        self.arena.give_back(room);
+        self.filled.arena.give_back(room);
         true
     }
 
@@ -221,6 +249,25 @@ impl Twins {
     }
 }
 
+/// Where the blocks of a page are read: in the runtime's view, but for those without a frame, which a load
+/// would give one.
+fn frame_blocks(
+    memory: &SharedMemory,
+    page: PageId,
+    page_bytes: usize,
+) -> impl Iterator<Item = *const u8> + '_ {
+    let granule_bytes = memory.granule().bytes();
+    let granules = PageRange { first: page, count: (page_bytes / granule_bytes) as u64 };
+    let start = memory.runtime_at(page, 0).cast_const();
+    memory.populated_runs(granules).flat_map(move |(run, has_frames)| {
+        let from = (run.first.0 - page.0) as usize * granule_bytes;
+        let to = from + run.count as usize * granule_bytes;
+        (from..to)
+            .step_by(BLOCK_BYTES)
+            .map(move |offset| if has_frames { start.wrapping_add(offset) } else { ZERO_BLOCK.as_ptr() })
+    })
+}
+
 impl Drop for Twins {
     fn drop(&mut self) {
         for twin in self.twins.values() {
@@ -230,7 +277,10 @@ impl Drop for Twins {
 }
 
 #[cfg(test)]
+#[expect(clippy::single_range_in_vec_init, reason = "runs of bytes are ranges, and a block may have one")]
 mod tests {
+    use core::ops::Range;
+
     use hiroba_base::PageRange;
 
     use super::*;
@@ -357,22 +407,84 @@ mod tests {
         assert!(twins.make(PageId(512), 512 * BYTES) && twins.make(PageId(0), BYTES));
     }
 
+    /// The blocks in which a page differs from its twin, and the bytes there.
+    fn collected(twins: &mut Twins, page: PageId, settle: bool) -> Vec<(usize, Vec<Range<usize>>, Vec<u8>)> {
+        let mut blocks = Vec::new();
+        twins.collect(page, settle, |BlockChanges { block, changed, bytes }| {
+            blocks.push((block, changed.runs().collect(), bytes.to_vec()));
+        });
+        assert!(!settle || !twins.differs(page), "a settled twin holds what was found");
+        blocks
+    }
+
     #[test]
-    fn changed_lines_are_found_and_holes_equal_zeros() {
+    fn changes_are_found_and_holes_equal_zeros() {
         let memory = small_memory(64);
         let mut twins = Twins::new(memory.clone());
-        let mut out = vec![1, 2, 3];
         let page = PageId(8);
         assert!(twins.make(page, 4 * BYTES));
-        assert!(!twins.changed_lines(page, &mut out) && out.is_empty());
+        assert!(!twins.differs(page) && collected(&mut twins, page, false).is_empty());
         memory.write(page, BYTES + 65, &[1]).unwrap();
-        memory.write(page, 4 * BYTES - 1, &[1]).unwrap();
-        assert!(twins.changed_lines(page, &mut out));
-        assert_eq!(out, [0, 2, 0, 1 << 63]);
+        memory.write(page, 4 * BYTES - 1, &[2]).unwrap();
+        let last = (3, vec![BYTES - 1..BYTES], vec![2]);
+        assert_eq!(collected(&mut twins, page, false), [(1, vec![65..66], vec![1]), last.clone()]);
         assert_eq!(memory.frames(), 2, "comparing made frames");
         assert!(twins.patch(page, 2 * BYTES, &[4]) && twins.patch(page, BYTES + 65, &[1]));
-        assert!(twins.changed_lines(page, &mut out));
-        assert_eq!(out, [0, 0, 1, 1 << 63], "a hole differs from a twin that is not zero");
-        assert!(twins.replace(page) && !twins.changed_lines(page, &mut out) && out.is_empty());
+        let hole = (2, vec![0..1], vec![0]);
+        assert_eq!(
+            collected(&mut twins, page, true),
+            [hole, last],
+            "a hole differs from a twin that is not zero"
+        );
+        assert!(!twins.differs(page) && collected(&mut twins, page, false).is_empty());
+        assert_eq!(memory.frames(), 2, "settling made frames");
+    }
+
+    #[test]
+    fn changes_from_elsewhere_go_into_frame_and_twin() {
+        let memory = small_memory(64);
+        let mut twins = Twins::new(memory.clone());
+        let mut changed = ChangedBytes::NONE;
+        changed.insert(60..70);
+        changed.insert(BYTES - 1..BYTES);
+        let bytes: Vec<u8> = (1..12).collect();
+        let mut expected = vec![0; 2 * BYTES];
+        expected[BYTES + 60..BYTES + 70].copy_from_slice(&bytes[..10]);
+        expected[2 * BYTES - 1] = 11;
+        let written = |page: PageId| {
+            let mut all = vec![9; 2 * BYTES];
+            memory.read(page, 0, &mut all);
+            all == expected
+        };
+        let changes = BlockChanges { block: 1, changed: &changed, bytes: &bytes };
+        // With a twin, and without, behind what the page was filled with.
+        assert!(twins.make(PageId(2), 2 * BYTES));
+        twins.applying(PageId(2)).write(changes).unwrap();
+        assert!(written(PageId(2)) && !twins.differs(PageId(2)));
+        assert_eq!(memory.frames(), 1, "a frame was made where nothing changed");
+        let range = PageRange { first: PageId(4), count: 2 };
+        twins.fill_frames(range, true, |_, room| room.fill(0)).unwrap();
+        twins.applying(PageId(4)).write(changes).unwrap();
+        assert!(written(PageId(4)) && twins.make(PageId(4), 2 * BYTES) && !twins.differs(PageId(4)));
+    }
+
+    #[test]
+    fn a_merge_keeps_what_was_stored_since_the_twin_was_made() {
+        let memory = small_memory(64);
+        let mut twins = Twins::new(memory.clone());
+        let page = PageId(8);
+        memory.write(page, 0, &[1; 3 * BYTES]).unwrap();
+        assert!(twins.make(page, 4 * BYTES));
+        memory.write(page, 100, &[7]).unwrap();
+        let mut content = vec![1; 3 * BYTES];
+        content.resize(4 * BYTES, 0);
+        content[BYTES + 5] = 9;
+        twins.merge(page, &content).unwrap();
+        assert_eq!(twins.get(page), Some(&content[..]));
+        assert_eq!(collected(&mut twins, page, false), [(0, vec![100..101], vec![7])]);
+        assert_eq!(memory.frames(), 3, "a frame was made where nothing is new");
+        content[4 * BYTES - 1] = 3;
+        twins.merge(page, &content).unwrap();
+        assert_eq!((memory.frames(), collected(&mut twins, page, true).len()), (4, 1));
     }
 }

@@ -9,23 +9,14 @@ use hiroba_trace::{Counters, NodeStatistics, TimeBreakdown};
 
 use crate::core_share::CoreShare;
 use crate::signals::SignalsHeld;
+use crate::stalls::StallClock;
 use crate::threads::{Place, Threads};
-
-/// A class of time that is measured; what is left over is computing.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum TimeClass {
-    ReadFault,
-    WriteFault,
-    Barrier,
-    Lock,
-    Serve,
-    Other,
-}
+use crate::time_class::TimeClass;
 
 const CLASSES: usize = 6;
 
 macro_rules! tallies {
-    ($($name:ident,)*) => {
+    (raised here { $($name:ident,)* } known elsewhere { $($elsewhere:ident,)* }) => {
         /// Running counts, raised by any thread.
         #[derive(Debug, Default)]
         pub(crate) struct Tallies {
@@ -38,31 +29,42 @@ macro_rules! tallies {
             }
 
             fn counters(&self) -> Counters {
-                Counters { $($name: self.$name.load(Relaxed),)* ..Counters::default() }
+                Counters { $($name: self.$name.load(Relaxed),)* $($elsewhere: 0,)* }
             }
         }
     };
 }
 
 tallies! {
-    read_faults,
-    write_faults,
-    pages_fetched,
-    pages_prefetched,
-    twins_made,
-    diffs_made,
-    diff_bytes,
-    early_diffs,
-    early_diff_bytes,
-    twin_ns,
-    diff_ns,
-    apply_ns,
-    invalidations,
-    updates_applied,
-    home_migrations,
-    barriers,
-    lock_acquires,
-    wakeups,
+    raised here {
+        read_faults,
+        write_faults,
+        pages_fetched,
+        pages_prefetched,
+        twins_made,
+        diffs_made,
+        diff_bytes,
+        early_diffs,
+        early_diff_bytes,
+        twin_ns,
+        diff_ns,
+        apply_ns,
+        invalidations,
+        updates_applied,
+        home_migrations,
+        evictions,
+        barriers,
+        lock_acquires,
+        wakeups,
+    }
+    known elsewhere {
+        swap_bytes,
+        messages_sent,
+        bytes_sent,
+        retransmits,
+        datagrams_rejected,
+        resident_bytes_max,
+    }
 }
 
 /// One node's running account.
@@ -202,7 +204,7 @@ impl Account {
     pub(crate) fn fault_served(&self, thread: Option<&Place>, class: TimeClass, served: Duration) {
         let _signals = SignalsHeld::hold();
         match thread.map(Place::stalls).as_deref_mut() {
-            Some(Some(clock)) => clock.stretch.served += served,
+            Some(Some(clock)) => clock.note_served(served),
             _ => self.add(class, served),
         }
     }
@@ -289,76 +291,4 @@ impl Drop for Inside<'_> {
         }
         self.account.inside.fetch_sub(1, Relaxed);
     }
-}
-
-/// Time that a thread of the program spends stopped in page faults which the kernel reports as events.
-///
-/// The service thread sees only the middle of a stall: it begins before the event is read and ends after the page is
-/// there, by the time it takes to wake a thread each. But a thread that waits uses no processor time, so what a stretch
-/// of the program's own code took beyond its processor time was a stall. Being descheduled looks the same; therefore
-/// no more than [`WAKE_UPS`] is added to what the service thread saw.
-#[derive(Debug)]
-pub(crate) struct StallClock {
-    /// The thread's processor time.
-    clock: libc::clockid_t,
-    stretch: Stretch,
-}
-
-/// Two wake-ups, at worst behind another thread's time slice.
-const WAKE_UPS: Duration = Duration::from_millis(4);
-
-#[derive(Debug)]
-struct Stretch {
-    began: Instant,
-    processor_time: Duration,
-    /// The fault that the thread was stopped in last.
-    class: Option<TimeClass>,
-    /// For how long it waited while the service thread knew of it.
-    served: Duration,
-}
-
-impl StallClock {
-    fn of_this_thread() -> Option<StallClock> {
-        let mut clock = 0;
-        // SAFETY: pthread_self has no preconditions.
-        let thread = unsafe { libc::pthread_self() };
-        // SAFETY: the thread is alive, `clock` is writable.
-        if unsafe { libc::pthread_getcpuclockid(thread, &mut clock) } != 0 {
-            return None;
-        }
-        let stretch = Stretch {
-            began: Instant::now(),
-            processor_time: read(clock)?,
-            class: None,
-            served: Duration::ZERO,
-        };
-        Some(StallClock { clock, stretch })
-    }
-
-    /// Ends a stretch of the program's own code and begins the next: how long it was stalled, and in which kind of fault.
-    fn settle(&mut self, begun: Option<TimeClass>) -> Option<(TimeClass, Duration)> {
-        let stretch = &mut self.stretch;
-        let (now, processor_time) = (Instant::now(), read(self.clock)?);
-        let elapsed = now.saturating_duration_since(stretch.began);
-        let stalled = elapsed.saturating_sub(processor_time.saturating_sub(stretch.processor_time));
-        let class = stretch.class.or(begun);
-        let charged = stalled.min(stretch.served + WAKE_UPS);
-        *stretch = Stretch { began: now, processor_time, class: begun, served: Duration::ZERO };
-        Some((class?, charged))
-    }
-
-    /// The program's own code goes on after a call.
-    fn restart(&mut self) {
-        if let Some(processor_time) = read(self.clock) {
-            self.stretch =
-                Stretch { began: Instant::now(), processor_time, class: None, served: Duration::ZERO };
-        }
-    }
-}
-
-fn read(clock: libc::clockid_t) -> Option<Duration> {
-    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: `time` is writable; a clock of a thread that is gone gives an error.
-    let read = unsafe { libc::clock_gettime(clock, &mut time) } == 0;
-    read.then(|| Duration::new(time.tv_sec as u64, time.tv_nsec as u32))
 }

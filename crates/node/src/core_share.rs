@@ -255,8 +255,16 @@ mod tests {
         if read("thread-self").is_none_or(|times| times.ran == 0) {
             return; // this kernel does not count
         }
-        let spin =
-            || (0..1_000_000u64).fold(1u64, |x, step| std::hint::black_box((x ^ step).wrapping_mul(3)));
+        // The kernel brings its count of a running thread up to date at its ticks, and when the thread leaves its processor.
+        let ran = || read("thread-self").map_or(0, |times| times.ran);
+        let spin = || {
+            let before = ran();
+            let counted = (0..100_000).any(|_| {
+                (0..10_000u64).fold(1u64, |x, step| std::hint::black_box((x ^ step).wrapping_mul(3)));
+                ran() > before
+            });
+            assert!(counted, "a thread that runs is counted");
+        };
         let ended = std::thread::scope(|scope| {
             let thread = scope.spawn(|| {
                 spin();

@@ -5,41 +5,31 @@
 //!
 //! | file | what |
 //! |---|---|
-//! | `runtime.rs` | the node and what its threads ask of it |
-//! | `host.rs` | carries out the engine's effects |
-//! | `service.rs` | the thread that serves other nodes while the program computes |
-//! | `lulls.rs` | moments in which that thread has nothing to do, for engines that use them |
+//! | `runtime.rs` | the node and what its threads ask of it; what extends it stands below it: |
+//! | `runtime/host.rs` | carries out the engine's effects; `host/races.rs`: its part in looking for data races |
+//! | `runtime/service.rs` | the thread that serves other nodes while the program computes |
+//! | `runtime/lulls.rs` | moments in which that thread has nothing to do, for engines that use them |
+//! | `runtime/run.rs` | `hiroba_run` |
+//! | `runtime/{waits,last_words}.rs`, `call_site.rs`, `callers.rs` | what is said when a program has gone wrong |
+//! | `runtime/liveness.rs`, `control.rs` | signs of life; the channel to the launcher |
+//! | `runtime/heap.rs`, `arena.rs` | the `malloc` family |
+//! | `runtime/program_calls.rs` | what the program's own system calls may do to how shared memory is mapped |
+//! | `runtime/space.rs`, `layout.rs` | collective allocation; what lies where in the shared region |
+//! | `runtime/follow.rs` | programs whose node 0 leads and whose other nodes follow (`tsm.h`) |
+//! | `runtime/tracing.rs` | the record of a traced run |
 //! | `threads.rs` | the program's threads, and where they wait |
-//! | `run.rs` | `hiroba_run` |
-//! | `races.rs` | the host's part in looking for data races |
-//! | `waits.rs`, `last_words.rs`, `call_site.rs`, `callers.rs` | what is said when a program has gone wrong |
-//! | `control.rs`, `liveness.rs` | the channel to the launcher; signs of life |
-//! | `arena.rs`, `heap.rs` | the `malloc` family |
-//! | `program_calls.rs` | what the program's own system calls may do to how shared memory is mapped |
-//! | `space.rs`, `layout.rs` | collective allocation; what lies where in the shared region |
-//! | `follow.rs` | programs whose node 0 leads and whose other nodes follow (`tsm.h`) |
-//! | `account.rs` | time and counts |
-//! | `tracing.rs` | the record of a traced run |
+//! | `account.rs`, `stalls.rs`, `time_class.rs` | time and counts |
 
 mod account;
 mod arena;
+mod budget;
 pub mod call_site;
 mod callers;
 mod control;
 mod core_share;
 mod error;
-mod fabrics;
-mod follow;
-mod heap;
-mod host;
-mod last_words;
 mod layout;
-mod liveness;
-mod lulls;
-mod mapping;
-mod one_sided;
 mod patience;
-mod program_calls;
 /// The program's signal handlers, masks and stacks, which the faces stand before.
 pub mod program_signals {
     pub use hiroba_memory::fault::{
@@ -47,26 +37,27 @@ pub mod program_signals {
         set_believed_blocked,
     };
 }
-mod races;
-mod run;
 mod runtime;
-mod service;
 mod signals;
-mod space;
+mod stalls;
 mod threads;
-mod tracing;
-mod waits;
+mod time_class;
+mod timers;
 
 /// Tells builds of one version apart: nodes of a job must be of one build.
 pub const BUILD: &str = env!("HIROBA_BUILD");
 
 pub use core_share::{CoreShare, core_share_of};
 pub use error::NodeError;
-pub use follow::Command;
+pub use hiroba_ports as ports;
 pub use hiroba_protocol::{HomePolicy, Homes, Protocol};
-pub use last_words::before_last_words;
-pub use program_calls::{Extent, Locking, SharedPages};
+pub use runtime::follow::Command;
+pub use runtime::last_words::before_last_words;
+pub use runtime::program_calls::{Extent, Locking, SharedPages};
+pub use runtime::service::may_run_first;
+pub use runtime::space::AllocateError;
 pub use runtime::{Runtime, preflight};
-pub use service::may_run_first;
-pub use signals::{SignalsHeld, hold_signals_across_fork, release_signals_after_fork};
-pub use space::AllocateError;
+pub use signals::{
+    SignalsHeld, expect_handler_of, hold_signals_across_fork, release_signals_after_fork,
+    release_signals_in_child,
+};

@@ -1,8 +1,9 @@
 //! The node: joining the job, what program threads ask for, waiting, leaving.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
+use hiroba_base::legs::Hold;
 use hiroba_base::{Access, NodeId, PageId, PageRange, PageSize};
 use hiroba_fabric::Fabric;
 use hiroba_memory::fault::{self, Fault, FaultHandler, FaultOutcome, FaultSource};
@@ -13,63 +14,103 @@ use hiroba_wire::control::{ToLauncher, ToNode};
 use hiroba_wire::{Collective, Limits};
 
 use crate::NodeError;
-use crate::account::{Account, TimeClass};
+use crate::account::Account;
 use crate::control::ControlChannel;
-use crate::follow::ProgramImage;
-use crate::heap::Heap;
-use crate::host::Core;
 use crate::layout::Layout;
-use crate::liveness::Peers;
-use crate::lulls::Lulls;
-use crate::mapping::Unmapped;
 use crate::patience::Patience;
-use crate::service::Service;
+use crate::runtime::follow::ProgramImage;
+use crate::runtime::heap::Heap;
+use crate::runtime::host::{Core, CoreHeld};
+use crate::runtime::liveness::Peers;
+use crate::runtime::lulls::Lulls;
+use crate::runtime::mapping::Unmapped;
+use crate::runtime::ports::Ports;
+use crate::runtime::service::Service;
+use crate::runtime::space::CollectiveSpace;
+use crate::runtime::tracing::Recorder;
 use crate::signals::SignalsHeld;
-use crate::space::CollectiveSpace;
 use crate::threads::{Purpose, Threads};
-use crate::tracing::Recorder;
+use crate::time_class::TimeClass;
 
-mod asking;
-mod making;
+pub(crate) mod asking;
+pub(crate) mod fabrics;
+pub(crate) mod follow;
+pub(crate) mod heap;
+pub(crate) mod host;
+pub(crate) mod last_words;
+pub(crate) mod liveness;
+pub(crate) mod lulls;
+pub(crate) mod making;
+pub(crate) mod mapping;
+pub(crate) mod one_sided;
+pub(crate) mod ports;
+pub(crate) mod program_calls;
+pub(crate) mod run;
+pub(crate) mod service;
+pub(crate) mod space;
+pub(crate) mod tracing;
+pub(crate) mod waits;
 
-pub(crate) use self::asking::classify;
 pub use self::making::preflight;
 use self::making::{has_more_rights_than_its_user, has_thread_sanitizer, has_valgrind};
 
 /// A node of a job. There is one in a process.
 pub struct Runtime {
     pub(crate) me: NodeId,
-    nodes: u16,
-    pub(crate) limits: Limits,
-    protocol: Protocol,
-    looks_for_races: bool,
-    /// Tells this process from its forked children.
-    forks: ForkGuard,
-    pub(crate) layout: Layout,
-    /// The coherence unit of regions that do not choose their own.
-    page_size: PageSize,
+    pub(crate) job: Job,
     pub(crate) memory: Arc<SharedMemory>,
     /// None in a job of one node: nobody else can change its pages, so nothing need fault.
     pub(crate) faults: Option<Arc<dyn FaultSource>>,
-    fabric: Option<Arc<dyn Fabric>>,
     pub(crate) unmapped: Unmapped,
+    fabric: Option<Arc<dyn Fabric>>,
     core: Mutex<Core>,
-    pub(crate) heap: Heap,
+    pub(crate) serving: Serving,
+    pub(crate) allocations: Allocations,
+    pub(crate) ports: Ports,
     pub(crate) image: ProgramImage,
     pub(crate) threads: Threads,
-    threads_per_node: u32,
+    /// How many threads make the node's collective calls.
+    team: AtomicU32,
+    pub(crate) patience: Patience,
     pub(crate) account: Account,
     pub(crate) control: Option<ControlChannel>,
+    /// Of a traced run.
+    pub(crate) recorder: Option<Recorder>,
+    pub(crate) life: Life,
+}
+
+/// What the node was told when it joined. It does not change.
+pub(crate) struct Job {
+    nodes: u16,
+    threads_per_node: u32,
+    /// The coherence unit of regions that do not choose their own.
+    page_size: PageSize,
+    protocol: Protocol,
+    looks_for_races: bool,
+    pub(crate) limits: Limits,
+    pub(crate) layout: Layout,
+}
+
+/// What serves other nodes while the program computes.
+pub(crate) struct Serving {
     service: Service,
     pub(crate) lulls: Lulls,
     pub(crate) messages_received: AtomicU64,
     pub(crate) peers: Peers,
+}
+
+/// What the program has allocated.
+pub(crate) struct Allocations {
+    pub(crate) heap: Heap,
     pub(crate) space: Mutex<CollectiveSpace>,
+    /// Collective regions are made one at a time.
     pub(crate) regions_made: Mutex<()>,
-    team: AtomicU32,
-    pub(crate) patience: Patience,
-    /// Of a traced run.
-    pub(crate) recorder: Option<Recorder>,
+}
+
+/// How far the node's life has come.
+pub(crate) struct Life {
+    /// Tells this process from its forked children.
+    forks: ForkGuard,
     left: AtomicBool,
     /// The launcher has closed the job: nobody needs this node any more.
     pub(crate) closed: AtomicBool,
@@ -117,6 +158,7 @@ impl Runtime {
         if has_more_rights_than_its_user() {
             return Err(NodeError::Privileged);
         }
+        crate::signals::look_for_handlers();
         let control = ControlChannel::open()?;
         let runtime = match control {
             Some(control) => Runtime::of_job(control, may_lack_seals)?,
@@ -134,22 +176,27 @@ impl Runtime {
                 _ => std::process::exit(125), // the launcher is gone, or has ended the job: it has said why
             }
         }
-        let stores_fault = runtime.do_stores_fault(runtime.page_size);
-        runtime.register(runtime.layout.arenas(), stores_fault).map_err(NodeError::Memory)?;
+        let stores_fault = runtime.do_stores_fault(runtime.job.page_size);
+        runtime.register(runtime.job.layout.arenas(), stores_fault).map_err(NodeError::Memory)?;
         if runtime.faults.as_ref().is_some_and(|faults| faults.events().is_some()) {
             runtime.account.expect_fault_events();
         }
         runtime.start_service()?;
-        runtime.say_if_unmapped(runtime.protocol);
+        runtime.say_if_unmapped(runtime.job.protocol);
+        // This thread faults here for the first time; Rust's own alternate stack is too small for that.
+        fault::install_alternate_stack().map_err(NodeError::Memory)?;
         runtime.calibrate();
         runtime.trace_program();
-        crate::last_words::prepare();
+        crate::runtime::last_words::prepare();
         Ok(runtime)
     }
 
     /// The runtime of this process, once it has joined and until it leaves.
     pub fn get() -> Option<&'static Runtime> {
-        RUNTIME.get().copied().filter(|runtime| !runtime.left.load(Ordering::Relaxed) && !runtime.is_forked())
+        RUNTIME
+            .get()
+            .copied()
+            .filter(|runtime| !runtime.life.left.load(Ordering::Relaxed) && !runtime.is_forked())
     }
 
     /// The runtime of this process once it has joined, even after it has left.
@@ -171,18 +218,18 @@ impl Runtime {
     }
 
     pub(crate) fn has_left(&self) -> bool {
-        self.left.load(Ordering::Relaxed)
+        self.life.left.load(Ordering::Relaxed)
     }
 
     pub(crate) fn is_forked(&self) -> bool {
-        self.forks.is_forked()
+        self.life.forks.is_forked()
     }
 
     fn start_service(&'static self) -> Result<(), NodeError> {
         if self.fabric.is_none() && self.control.is_none() {
             return Ok(());
         }
-        let signals = SignalsHeld::hold(); // the thread inherits them, so no handler of the program's runs on it
+        let signals = SignalsHeld::block(); // the thread inherits them, so no handler of the program's runs on it
         let thread = std::thread::Builder::new().name("hiroba-service".to_owned());
         let serve = move || {
             let ended = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| self.serve_others()));
@@ -201,7 +248,7 @@ impl Runtime {
         let Some(faults) = &self.faults else {
             return self.account.begin();
         };
-        let page = PageId(self.layout.arena(self.me).end().0 - 1);
+        let page = PageId(self.job.layout.arena(self.me).end().0 - 1);
         let word = self.memory.address_of(page);
         let touch = || {
             // SAFETY: the address lies in this node's registered arena, and no lock is held: it may fault like the program.
@@ -233,26 +280,26 @@ impl Runtime {
 
     /// Nodes of the job.
     pub fn nodes(&self) -> u16 {
-        self.nodes
+        self.job.nodes
     }
 
     /// Threads that `hiroba_run` uses on each node.
     pub fn threads_per_node(&self) -> u32 {
-        self.threads_per_node
+        self.job.threads_per_node
     }
 
     /// The job's protocol, as on the command line.
     pub fn protocol(&self) -> Protocol {
-        self.protocol
+        self.job.protocol
     }
 
     pub(crate) fn looks_for_races(&self) -> bool {
-        self.looks_for_races
+        self.job.looks_for_races
     }
 
     /// The coherence unit of regions that do not choose their own.
     pub fn page_size(&self) -> PageSize {
-        self.page_size
+        self.job.page_size
     }
 
     /// Whether every program thread of this machine's part of the job has a core of its own, so that waiting threads stay awake.
@@ -299,11 +346,12 @@ impl Runtime {
     }
 
     pub(crate) fn service(&self) -> &Service {
-        &self.service
+        &self.serving.service
     }
 
-    pub(crate) fn core(&self) -> MutexGuard<'_, Core> {
-        self.core.lock().unwrap_or_else(PoisonError::into_inner)
+    pub(crate) fn core(&self) -> CoreHeld<'_> {
+        let core = self.core.lock().unwrap_or_else(PoisonError::into_inner);
+        CoreHeld { hold: Hold::begin(), core }
     }
 
     /// Ends the job: this node cannot go on.
@@ -349,7 +397,7 @@ impl Runtime {
     }
 
     fn leave_by(&self, call: &'static str, collective: Collective) {
-        if self.left.load(Ordering::Relaxed) || self.is_forked() {
+        if self.life.left.load(Ordering::Relaxed) || self.is_forked() {
             return;
         }
         self.synchronise(call, TimeClass::Other, Synchronisation::Collective(collective));
@@ -359,12 +407,12 @@ impl Runtime {
     /// After the last collective: accounts, and waits until nobody needs this node.
     pub(crate) fn closed_out(&self) {
         self.settle_races();
-        self.left.store(true, Ordering::Relaxed);
+        self.life.left.store(true, Ordering::Relaxed);
         if let Some(control) = &self.control {
             let statistics_json = serde_json::to_string(&self.last_statistics()).unwrap_or_default();
             control.send(&ToLauncher::Leave { statistics_json });
-            while !self.closed.load(Ordering::Acquire) {
-                self.service.wait_until_closed(&self.closed);
+            while !self.life.closed.load(Ordering::Acquire) {
+                self.serving.service.wait_until_closed(&self.life.closed);
             }
             self.tell_looked();
         }
@@ -419,7 +467,7 @@ impl Runtime {
     /// The calling thread ends, or will use shared memory no more.
     pub fn finish_thread(&self) {
         let _signals = SignalsHeld::hold();
-        self.heap.finish_thread();
+        self.allocations.heap.finish_thread();
         self.account.core_share.note_end_of_mine();
         if let Some(place) = self.threads.my_place() {
             self.trace_pending_end(place);

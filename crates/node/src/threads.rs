@@ -9,8 +9,7 @@ use std::time::Instant;
 use hiroba_protocol::{Outcome, Waiter};
 use rustix::event::{EventfdFlags, eventfd};
 
-use crate::account::StallClock;
-use crate::tracing::PendingEnd;
+use crate::stalls::StallClock;
 
 /// The most threads of one process that may use the runtime at a time.
 pub(crate) const THREADS_MAX: usize = 1024;
@@ -31,6 +30,20 @@ pub(crate) enum Answer {
     Engine(Outcome),
     /// From the allocator of another node: a block's length.
     Size(Option<u64>),
+    /// From the engine of ports: the call has ended.
+    Port,
+}
+
+/// The end of a thread's latest activity, which is not in the file yet.
+#[derive(Debug, Default)]
+pub(crate) struct PendingEnd(AtomicU64);
+
+impl PendingEnd {
+    /// Leaves one more; what was there before.
+    pub(crate) fn replace(&self, at_ns: Option<u64>) -> Option<u64> {
+        // Zero means none.
+        self.0.swap(at_ns.map_or(0, |at_ns| at_ns + 1), Ordering::Relaxed).checked_sub(1)
+    }
 }
 
 /// One thread's place to wait.
@@ -53,6 +66,11 @@ impl Slot {
         {
             let _ = rustix::io::write(bell, &1u64.to_ne_bytes());
         }
+    }
+
+    /// Whether the answer is there.
+    pub(crate) fn is_answered(&self) -> bool {
+        self.ready.load(Ordering::SeqCst)
     }
 
     /// The answer, if it is there.

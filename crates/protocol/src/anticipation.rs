@@ -1,14 +1,15 @@
 //! Anticipation: fetches pages before the program faults on them.
 //!
-//! The papers' protocols fetch a page when a thread faults on it. Each fault then costs a round trip that nothing
-//! overlaps with. This module watches what a home-based protocol does with its copies, and proposes pages to fetch
-//! before they are touched. The protocol does the fetching, and is right without any of it: a page that was
-//! fetched early is fetched like any other. `--prefetch off` leaves all of it out.
+//! The papers' protocols fetch a page when a thread faults on it. Each fault then costs a round trip that
+//! nothing overlaps with. This module watches what a home-based protocol does with its copies, and proposes
+//! pages to fetch before they are touched. The protocol does the fetching, and is right without any of it: a
+//! page that was fetched early is fetched like any other. `--prefetch off` leaves all of it out.
 //!
 //! | what the program does | what is fetched | where |
 //! |---|---|---|
 //! | says which pages it will read | those | `hinted` |
 //! | reads on and on, in equal steps | windows of pages | `anticipation/streams.rs` |
+//! | touches many pages that lie together, in no order | windows around them | `anticipation/blocks.rs` |
 //! | reads a page soon after the barriers that invalidate it | the page, at the barrier before | `anticipation/habits.rs` |
 //! | reads a page after a lock's grant has invalidated it | the page, when the lock comes | `anticipation/lock_pages.rs` |
 //! | any of the last two, again and again | the home sends it, unasked | `anticipation/supplies.rs` |
@@ -24,12 +25,14 @@
 //! | a barrier is over, and has voided pages | `met` | pages to fetch |
 //! | a page gets another home | `forget_orders` | – |
 //!
-//! Eager release consistency has `anticipation/steps.rs` alone. What homes send unasked has methods of its own, in
-//! `anticipation/supplies.rs`.
+//! Eager release consistency has `anticipation/steps.rs` alone. What homes send unasked has methods of its
+//! own, in `anticipation/supplies.rs`.
 //!
-//! Nobody sees whether the program reads a page that it may use without a fault. So a page that came unasked is
-//! left without access now and then: its first touch faults, needs no message, and shows that the page was wanted.
+//! Nobody sees whether the program reads a page that it may use without a fault. So a page that came unasked
+//! is left without access now and then: its first touch faults, needs no message, and shows that the page was
+//! wanted.
 
+pub(crate) mod blocks;
 pub(crate) mod habits;
 pub(crate) mod lock_pages;
 pub(crate) mod steps;
@@ -39,6 +42,7 @@ pub(crate) mod supplies;
 use hiroba_base::{Access, LockId, NodeId, PageId, PageRange, PageSet, VersionVector};
 use rustc_hash::{FxHashMap, FxHashSet};
 
+use self::blocks::Blocks;
 use self::habits::{Due, Habit};
 use self::lock_pages::LockPage;
 use self::streams::Streams;
@@ -54,8 +58,8 @@ pub(crate) trait Copies {
     /// Whether this node has neither a good copy of the page nor a fetch under way.
     fn is_absent(&self, page: PageId) -> bool;
 
-    /// Whether the page may be asked for now: it is absent, homed elsewhere, and not about to change its home to or
-    /// from this node.
+    /// Whether the page may be asked for now: it is absent, homed elsewhere, and not about to change its home
+    /// to or from this node.
     fn may_ask_for(&self, site: &Site, page: Located) -> bool;
 
     /// Whether a fetch of the page is under way.
@@ -136,7 +140,10 @@ impl UnderWay {
 
     fn end(&mut self, site: &Site, page: PageId) {
         if self.pages.remove(&page) {
-            self.bytes -= u64::from(site.page_bytes(page));
+            let bytes = u64::from(site.page_bytes(page));
+            assert!(self.bytes >= bytes, "{page}: what comes was counted when it was asked for");
+            self.bytes -= bytes;
+            assert!(self.bytes == 0 || !self.pages.is_empty(), "what is counted is under way");
         }
     }
 }
@@ -147,6 +154,7 @@ pub(crate) struct Anticipation {
     under_way: UnderWay,
     guesses: FxHashMap<PageId, Guess>,
     streams: Streams,
+    blocks: Blocks,
     due: Due,
     follows_locks: bool,
     supplies: Supplies,
@@ -158,8 +166,9 @@ impl Anticipation {
         self.follows_locks = true;
     }
 
-    /// Has readers order what they read after every barrier. Hasty readers order as soon as they read a page twice
-    /// at the same distance from its loss; others when that has proved right. Tests with few barriers are hasty.
+    /// Has readers order what they read after every barrier. Hasty readers order as soon as they read a page
+    /// twice at the same distance from its loss; others when that has proved right. Tests with few barriers
+    /// are hasty.
     pub(crate) fn place_orders(&mut self, is_hasty: bool) {
         (self.supplies.is_on, self.supplies.is_hasty) = (true, is_hasty);
     }
@@ -199,10 +208,25 @@ impl Anticipation {
             self.note_lock_page(site, copies, page.page);
         }
         let shows_stream = is_absent || touch == Touch::Opened && !was_on_trial;
-        if !shows_stream || !site.fetches_ahead {
+        if !shows_stream || !site.prefetches {
             return Fetches::default();
         }
-        self.streams.follow(site, copies, &mut self.under_way, page, touch == Touch::Missed)
+        let ahead = self.streams.follow(site, copies, &mut self.under_way, page, touch == Touch::Missed);
+        if ahead.pages.is_empty() && touch == Touch::Missed {
+            return self.around(site, copies, page);
+        }
+        ahead
+    }
+
+    /// Proposes the pages around a missed page, where many are missed.
+    fn around(&mut self, site: &Site, copies: &impl Copies, page: Located) -> Fetches {
+        let mut fetches = Fetches::default();
+        for located in self.blocks.around(site, page) {
+            if self.under_way.has_room() && self.under_way.begin(site, copies, located) {
+                fetches.pages.push(located.page);
+            }
+        }
+        fetches
     }
 
     /// The content of a page has come.
@@ -241,7 +265,10 @@ impl Anticipation {
         lock: LockId,
         voided: &PageSet,
     ) -> Fetches {
-        if !self.follows_locks || !site.fetches_ahead {
+        if !voided.is_empty() {
+            self.blocks.forget();
+        }
+        if !self.follows_locks || !site.prefetches {
             return Fetches::default();
         }
         self.follow_lock(site, copies, lock, voided)
@@ -249,10 +276,13 @@ impl Anticipation {
 
     /// A barrier has voided these pages.
     pub(crate) fn met(&mut self, site: &mut Site, copies: &impl Copies, voided: &PageSet) -> Fetches {
+        if !voided.is_empty() {
+            self.blocks.forget();
+        }
         if self.follows_locks {
             self.forget_lock(voided);
         }
-        if !site.fetches_ahead {
+        if !site.prefetches {
             return Fetches::default();
         }
         self.follow_habits(site, copies, voided)

@@ -4,6 +4,12 @@
 //! on AURC; then [`crate::hlrc`], which the same authors derived from it (Zhou, Iftode, Li, OSDI 1996) and which this file builds on: homes,
 //! intervals, write notices and fetches are the same.
 //!
+//! Barli, Watanabe, Sakai, Tanaka, *Performance Analysis on Software DSM System Connected with High Speed Network* (`reproduce 000`) put it
+//! beside SC, LRC and HLRC in their section 2.3.
+//!
+//! Tests: `check/tests/all/aurc.rs`, and there `mapping.rs` for mapped pages, `moves.rs`, `explore.rs` and
+//! `golden.rs`.
+//!
 //! In the paper the network interface snoops the memory bus: each store to a copy that is mapped to its home travels there at once, without
 //! twin or diff, and at a release little is left to wait for.
 //!
@@ -59,13 +65,13 @@ pub mod mapped;
 use std::collections::BTreeMap;
 
 use hiroba_base::{Access, IntervalSeq, NodeId, PageId, PageRange, PageSet, VectorTimestamp};
-use hiroba_wire::{HomeMoves, Limits, Message, PageDiff};
+use hiroba_wire::{HomeMoves, Message, PageDiff};
 use rustc_hash::FxHashMap;
 
-use crate::coherence::{Coherence, Site, WordOperation};
+use crate::coherence::{Coherence, PageMove, Site, WordOperation};
 use crate::hlrc::{FLUSH_BATCH_BYTES, Hlrc};
 use crate::home::{HomePolicy, Located};
-use crate::{Consistency, Done, Effect, ProtocolError, Waiter, WriteTracking};
+use crate::{Done, Effect, ProtocolError, Waiter, WriteTracking};
 
 /// Pages that are compared in one lull, at most, and bytes of them: some tens of microseconds, for which faults wait.
 const PAGES_PER_LULL_MAX: usize = 32;
@@ -129,13 +135,9 @@ impl Aurc {
         Aurc { hlrc, ..Aurc::default() }
     }
 
-    /// The engine of node `me`, with nothing allocated.
-    pub fn engine(me: NodeId, limits: Limits, tracking: WriteTracking) -> Consistency {
-        Consistency::new(me, limits, tracking, Box::new(Aurc::new(Hlrc::new())))
-    }
-
     /// The page may be dirty: it will be due.
     fn queue(&mut self, site: &Site, page: PageId) {
+        assert!(!site.is_home(page), "{page}: a home has nothing to send");
         let candidate = self.candidates.entry(page).or_default();
         if candidate.due.is_none() {
             let due = self.lulls + candidate.wait_lulls(open_interval(site));
@@ -195,8 +197,10 @@ impl Aurc {
         self.candidates.get_mut(&page).expect("what was due is known")
     }
 
-    /// The page has been compared in the middle of the interval.
+    /// The page has been compared in the middle of the interval: what the network interface's snooping does
+    /// in the paper (Barli and others, section 2.2 and figure 2), page by page instead of store by store.
     fn handle_early_diff(&mut self, site: &mut Site, page: PageId, runs: Vec<u8>) {
+        assert!(self.awaited > 0, "{page}: the host makes the early diffs that it was asked for");
         self.awaited -= 1;
         if !runs.is_empty() {
             self.hlrc.sent_early.insert(page);
@@ -214,13 +218,17 @@ impl Aurc {
         }
     }
 
+    /// What has been written is at the home before the release (Barli, Watanabe, Sakai, Tanaka, section 2.3,
+    /// of AURC; Iftode, Dubnicki, Felten, Li). Dirty → partly sent.
     fn send_made(&mut self, site: &mut Site) {
+        assert_eq!(self.awaited, 0, "what was asked for in a lull is sent together");
         let seq = open_interval(site);
         let mut of_each: BTreeMap<NodeId, Vec<(PageId, Vec<u8>)>> = BTreeMap::new();
         for (page, runs) in std::mem::take(&mut self.made) {
             of_each.entry(site.locate(page).home).or_default().push((page, runs));
         }
         for (home, made) in of_each {
+            assert_ne!(home, site.me, "a home sends itself nothing");
             let mut batch: Vec<PageDiff<'_>> = Vec::new();
             let mut bytes = 0;
             for (page, runs) in &made {
@@ -260,6 +268,10 @@ impl Coherence for Aurc {
         self.hlrc.is_read_from()
     }
 
+    fn leaves_intervals_open(&self) -> bool {
+        self.hlrc.leaves_intervals_open()
+    }
+
     fn move_homes(&mut self, policy: HomePolicy) {
         self.hlrc.move_homes(policy);
     }
@@ -276,10 +288,10 @@ impl Coherence for Aurc {
         self.hlrc.known_pages()
     }
 
-    fn state(&self, site: &Site, page: Located) -> Result<&'static str, String> {
+    fn state(&self, site: &Site, page: Located) -> Option<Result<&'static str, String>> {
         let state = self.hlrc.state(site, page)?;
         let is_partly_sent = self.hlrc.sent_early.contains(page.page);
-        Ok(if is_partly_sent { "partly sent" } else { state })
+        Some(state.map(|state| if is_partly_sent { "partly sent" } else { state }))
     }
 
     fn fault(&mut self, site: &mut Site, page: Located, wanted: Access, waiter: Option<Waiter>) {
@@ -351,6 +363,7 @@ impl Coherence for Aurc {
     }
 
     fn close(&mut self, site: &mut Site) {
+        assert!(self.awaited == 0 && self.made.is_empty(), "early diffs leave before their interval ends");
         self.hlrc.close(site);
         for page in std::mem::take(&mut self.due).values().flat_map(PageSet::iter) {
             self.candidate(page).due = None;
@@ -385,7 +398,7 @@ impl Coherence for Aurc {
         self.hlrc.give_away(site)
     }
 
-    fn handle_moves(&mut self, site: &mut Site, moves: &[(PageId, NodeId)]) -> Result<(), ProtocolError> {
+    fn handle_moves(&mut self, site: &mut Site, moves: &[PageMove]) -> Result<(), ProtocolError> {
         self.hlrc.handle_moves(site, moves)
     }
 
@@ -402,6 +415,7 @@ impl Coherence for Aurc {
     }
 
     fn handle_lull(&mut self, site: &mut Site) {
+        assert!(!site.is_closing(), "early diffs are of open intervals");
         self.lulls += 1;
         if site.tracking == WriteTracking::Async {
             self.asks = true;

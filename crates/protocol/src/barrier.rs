@@ -11,13 +11,16 @@
 //! A collective names what it is (a barrier, an allocation, leaving the job). When two nodes meet in different
 //! ones the program is wrong, and would wait for ever: the node where their ways join says so instead.
 
+mod claims;
+
 use std::collections::BTreeMap;
 
 use hiroba_base::{IntervalSeq, NodeId, PageSet, VectorTimestamp};
 use hiroba_wire::{Collective, HomeMoves, IntervalNotice, Knowledge, Message};
 
+use crate::home::HomeMap;
 use crate::outbox::Outbox;
-use crate::{Protocol, ProtocolError};
+use crate::{Expected, Protocol, ProtocolError};
 
 /// The most nodes right below another one in the tree.
 pub const BELOW_MAX: u16 = 4;
@@ -32,6 +35,7 @@ pub struct Tree {
 impl Tree {
     /// The tree of `nodes` nodes with up to [`BELOW_MAX`] below each.
     pub fn of(nodes: u16) -> Tree {
+        assert!(nodes > 0, "a job has a node");
         Tree { nodes, below_max: BELOW_MAX }
     }
 
@@ -66,7 +70,7 @@ pub struct Arrival {
     pub least: Option<VectorTimestamp>,
     /// How far any of them has seen, and their notices since the last collective.
     pub knowledge: Knowledge,
-    /// Pages that they give to other homes.
+    /// Pages that they give to other homes, claim from them, or keep.
     pub moves: Vec<HomeMoves>,
 }
 
@@ -77,7 +81,7 @@ pub struct Departure {
     pub collective: Collective,
     /// What those elsewhere in the tree tell.
     pub news: Knowledge,
-    /// Pages that have other homes from now on: the same for everybody.
+    /// Pages that have other homes from now on, or that nobody is to claim: the same for everybody.
     pub moves: Vec<HomeMoves>,
 }
 
@@ -178,6 +182,7 @@ impl Notices {
 impl Meeting {
     /// Nobody has come yet.
     pub fn new(me: NodeId, tree: Tree) -> Meeting {
+        assert!(me.0 < tree.nodes, "node {me} is one of the tree's {}", tree.nodes);
         Meeting { me, tree, epoch: 0, arrivals: Vec::new() }
     }
 
@@ -201,24 +206,26 @@ impl Meeting {
         let has_come = self.arrivals.iter().any(|(node, _)| *node == from);
         if epoch != self.epoch || has_come || !belongs_here {
             return Err(ProtocolError::Unexpected {
-                expected: "one arrival in the present collective of each node right below",
+                expected: Expected::OneArrivalOfEachBelow,
                 got: format!("node {from} in collective {epoch} during {} at node {}", self.epoch, self.me),
             });
         }
         if let Some(mismatch) = self.mismatch(&arrival) {
             return Ok(Err(mismatch));
         }
+        assert!(!self.is_complete(), "nobody arrives when all have come");
         self.arrivals.push((from, arrival));
         Ok(Ok(self.is_complete().then(|| self.all())))
     }
 
     /// Somebody has arrived here, as [`arrive`](Self::arrive) says; if it was the last one, goes on above. At the root that is the departure of
-    /// all: from which collective, and with what.
+    /// all: from which collective, and with what. `homes` is where pages live until then.
     pub fn handle_arrival(
         &mut self,
         from: NodeId,
         epoch: u64,
         arrival: Arrival,
+        homes: &HomeMap,
         out: &mut Outbox,
     ) -> Result<Option<Departure>, ProtocolError> {
         match self.arrive(from, epoch, arrival)? {
@@ -227,6 +234,7 @@ impl Meeting {
                 let Arrival { collective, caller, least, knowledge, moves } = all;
                 let Some(above) = self.tree.above(self.me) else {
                     let news = Knowledge { notices: Vec::new(), ..knowledge };
+                    let moves = claims::settle(moves, &self.arrivals, homes);
                     return Ok(Some(Departure { collective, news, moves }));
                 };
                 out.send(above, &Message::Arrive { epoch, collective, caller, least, knowledge, moves });
@@ -246,7 +254,7 @@ impl Meeting {
     ) -> Result<Knowledge, ProtocolError> {
         if epoch != self.epoch || from != self.tree.above(self.me).unwrap_or(self.me) {
             return Err(ProtocolError::Unexpected {
-                expected: "a departure from the present collective, from the node above",
+                expected: Expected::DepartureFromAbove,
                 got: format!("one from collective {epoch} and node {from}"),
             });
         }
@@ -275,6 +283,7 @@ impl Meeting {
 
     /// What all have to tell together.
     fn all(&self) -> Arrival {
+        assert!(self.is_complete(), "all are heard before one speaks for them");
         let (caller, collective) = self.leads().next().unwrap_or((self.me, Collective::Follow));
         let mut timestamp = self.arrivals[0].1.knowledge.timestamp.clone();
         let mut least = self.arrivals[0].1.least().clone();
@@ -299,7 +308,7 @@ impl Meeting {
     pub fn depart(&mut self, news: &Knowledge) -> Result<Vec<(NodeId, Knowledge)>, ProtocolError> {
         if !self.is_complete() {
             return Err(ProtocolError::Unexpected {
-                expected: "a departure when everybody below has arrived",
+                expected: Expected::DepartureAfterArrivals,
                 got: format!("one after {} arrivals at node {}", self.arrivals.len(), self.me),
             });
         }
@@ -440,6 +449,10 @@ mod tests {
         }
     }
 
+    fn is(error: &ProtocolError, what: Expected) -> bool {
+        matches!(error, ProtocolError::Unexpected { expected, .. } if *expected == what)
+    }
+
     #[test]
     fn different_collectives_are_a_mismatch_but_followers_follow() {
         let allocate = Collective::Allocate {
@@ -458,11 +471,13 @@ mod tests {
             sentence.contains("node 2 called hiroba_barrier while node 0 waits in hiroba_alloc"),
             "{sentence}"
         );
-        assert!(manager.depart(&knowledge(3, 0, 1, &[])).is_err(), "node 2 has yet to come");
+        let early = manager.depart(&knowledge(3, 0, 1, &[])).unwrap_err();
+        assert!(is(&early, Expected::DepartureAfterArrivals), "node 2 has yet to come: {early}");
         let all = manager.arrive(NodeId(2), 0, of(2, Collective::Follow)).unwrap().unwrap().unwrap();
         assert_eq!((all.collective, all.caller), (allocate, NodeId(0)));
         for (from, epoch) in [(2, 0), (2, 1), (9, 0)] {
-            assert!(manager.arrive(NodeId(from), epoch, of(2, Collective::Barrier)).is_err());
+            let refused = manager.arrive(NodeId(from), epoch, of(2, Collective::Barrier)).unwrap_err();
+            assert!(is(&refused, Expected::OneArrivalOfEachBelow), "{refused}");
         }
     }
 

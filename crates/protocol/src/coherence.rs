@@ -13,25 +13,33 @@
 //! 4. each protocol sends what it owes to others ([`Coherence::flush`]), and waits for their answers if it must;
 //! 5. the interval counts as seen, and what the release is for takes place: the lock goes on, the node arrives, …
 //!
-//! Releases of several threads take place one after the other.
+//! Releases of several threads take place one after the other. Where all protocols of a node are lazy
+//! ([`Coherence::leaves_intervals_open`]) an unlock is a release only when another node waits for the lock.
 
 use core::fmt::Debug;
+use core::ops::Range;
 use std::collections::VecDeque;
 
 use hiroba_base::{Access, IntervalSeq, LockId, NodeId, PageId, PageRange, PageSet, VectorTimestamp};
-use hiroba_wire::{AtomicOperation, Collective, HomeMoves, Limits, Message};
+use hiroba_wire::{AtomicOperation, Collective, HomeMoves, Limits, Message, MoveKind, PageCopy};
 
 use crate::home::{HomeMap, HomePolicy, Located};
 use crate::interval::IntervalLog;
 use crate::outbox::Outbox;
 use crate::{
-    Done, Effect, FAULTING_FROM_GRANULES, Fact, ProtocolError, Synchronisation, Waiter, WriteTracking,
-    unexpected,
+    Done, Effect, Expected, FAULTING_FROM_GRANULES, Fact, ProtocolError, Synchronisation, Waiter,
+    WriteTracking, unexpected,
 };
 
 /// Pages without access between two that are invalidated, at most, for both to be one call: looking at so many costs
 /// less than another call, which interrupts every running sibling thread.
 const JOINED_GAP_PAGES_MAX: usize = 32;
+
+/// Pages that one hint asks for, at most, where pages come one by one.
+const HINTED_PAGES_MAX: usize = 256;
+
+/// No page is longer ([`PageSize`](hiroba_base::PageSize)).
+const PAGE_BYTES_MAX: u64 = 2 << 20;
 
 /// An operation on an atomic word, not carried out yet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -46,6 +54,17 @@ pub struct WordOperation {
     pub waiter: Waiter,
 }
 
+/// What all nodes have agreed on of one page ([`HomeMoves`]).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PageMove {
+    /// The page.
+    pub page: PageId,
+    /// Its home from now on.
+    pub to: NodeId,
+    /// Who has wanted that.
+    pub kind: MoveKind,
+}
+
 /// What a release is for.
 #[derive(Clone, Copy, Debug)]
 pub enum AfterRelease {
@@ -55,12 +74,18 @@ pub enum AfterRelease {
     Unlock(LockId, Waiter),
     /// The lock is given up by a thread that then waits for a signal.
     Wait(LockId, Waiter),
+    /// The lock, which was given up while the interval was open, goes to the node that waits for it.
+    HandOver(LockId),
     /// The node arrives at a collective.
     Arrive(Collective),
     /// What was written is told to a node.
     Publish(NodeId, Waiter),
+    /// The same, as far as it was not told before.
+    Inform(NodeId, Waiter),
     /// Pages that this node is to be the home of, or not any more, are at rest ([`Coherence::move_after_release`]).
     Move,
+    /// Copies that are to leave are at rest ([`Coherence::give_up_after_release`]).
+    GiveUp,
     /// An operation on an atomic word finds the thread's own stores ([`Coherence::operate_after_release`]).
     Operate(WordOperation),
     /// What the protocol could not do to this page while the release before this one was open ([`Coherence::go_on_after_release`]).
@@ -113,12 +138,13 @@ pub struct Site {
     /// Somebody keeps a record of the run.
     pub(crate) tells: bool,
     /// Pages may come before anybody has faulted on them; else each costs its own fault, as in the systems of the literature.
-    pub(crate) fetches_ahead: bool,
+    pub(crate) prefetches: bool,
     /// Requests and diffs for regions that this node's own threads have yet to hear of, or for pages whose home it will be: their senders have
     /// left the collective that allocated them, or gave them to this node.
-    pub(crate) ahead: Vec<(NodeId, Vec<u8>)>,
+    pub(crate) deferred: Vec<(NodeId, Vec<u8>)>,
     pub(crate) release: Option<OpenRelease>,
-    /// Releases that have yet to begin: no more than the node has threads.
+    /// Releases that have yet to begin: no more than the node has threads, one for pages that move and one
+    /// for each protocol's that leave.
     pub(crate) releases: VecDeque<AfterRelease>,
 }
 
@@ -126,6 +152,7 @@ impl Site {
     /// The site of node `me`, with nothing allocated.
     pub fn new(me: NodeId, limits: Limits, tracking: WriteTracking) -> Site {
         let nodes = limits.nodes;
+        assert!(me.0 < nodes, "node {me} is one of the job's {nodes}");
         Site {
             me,
             limits,
@@ -137,11 +164,17 @@ impl Site {
             acquires_end_intervals: false,
             out: Outbox::new(me),
             tells: false,
-            fetches_ahead: true,
-            ahead: Vec::new(),
+            prefetches: true,
+            deferred: Vec::new(),
             release: None,
             releases: VecDeque::new(),
         }
+    }
+
+    /// The pages that the program says it will read, as many of them as one hint asks for.
+    pub(crate) fn hinted(&self, ranges: &[PageRange]) -> Vec<PageId> {
+        let located = ranges.iter().flat_map(|pages| self.homes.pages_in(*pages));
+        located.take(HINTED_PAGES_MAX).map(|located| located.page).collect()
     }
 
     /// Whether stores to the page run free and are noted.
@@ -159,7 +192,9 @@ impl Site {
 
     /// The page's length.
     pub fn page_bytes(&self, page: PageId) -> u32 {
-        self.locate(page).granules as u32 * self.limits.granule_bytes
+        let bytes = self.locate(page).granules * u64::from(self.limits.granule_bytes);
+        assert!(bytes <= PAGE_BYTES_MAX, "{page}: expected {PAGE_BYTES_MAX} bytes or less, got {bytes}");
+        bytes as u32
     }
 
     /// Whether the page is homed here.
@@ -207,7 +242,9 @@ impl Site {
 
     /// The open release goes on when so many more answers have come.
     pub fn await_answers(&mut self, count: usize) {
-        self.release.as_mut().expect("a release is open").awaited += count;
+        let release = self.release.as_mut().expect("a release is open");
+        assert_ne!(release.step, ReleaseStep::Announcing, "nobody but the host is asked for announcements");
+        release.awaited += count;
     }
 
     /// One of them has come.
@@ -228,7 +265,10 @@ impl Site {
     /// While a release is open.
     pub fn close_apart(&mut self, page: PageId) -> IntervalSeq {
         assert!(self.release.is_none(), "the interval that is being closed has this number");
+        assert!(self.homes.is_allocated(page), "{page}: only allocated pages change");
         let seq = self.timestamp.get(self.me) + 1;
+        let latest = self.log.latest(self.me, page);
+        assert!(latest.is_none_or(|latest| latest < seq), "{page}: intervals are noted in their order");
         let pages: PageSet = [page].into_iter().collect();
         self.tell(|| Some(Fact::Closed { seq, pages: pages.clone() }));
         self.timestamp.advance(self.me, seq);
@@ -238,12 +278,24 @@ impl Site {
 
     /// The interval that is being closed has changed the page: acquirers will be told.
     pub fn note_changed(&mut self, page: PageId) {
-        self.release.as_mut().expect("a release is open").noticed.insert(page);
+        assert!(self.homes.is_allocated(page), "{page}: only allocated pages change");
+        let release = self.release.as_mut().expect("a release is open");
+        assert!(
+            matches!(release.step, ReleaseStep::Comparing | ReleaseStep::Flushing),
+            "{page}: what an interval has changed is known when it is compared"
+        );
+        release.noticed.insert(page);
     }
 
     /// Whether the interval that is being closed is known to have changed the page.
     pub fn has_changed(&self, page: PageId) -> bool {
         self.release.as_ref().expect("a release is open").noticed.contains(page)
+    }
+
+    /// Sets the access of a page.
+    pub(crate) fn protect(&mut self, page: PageId, access: Access) {
+        let pages = self.locate(page).span();
+        self.out.push(Effect::Protect { pages, access });
     }
 
     /// Sets the access of pages: one effect a run, since taking access away costs a system call and a TLB shootdown whatever its length.
@@ -271,8 +323,34 @@ impl Site {
         self.out.extend(joined.map(|(span, pages)| Effect::Invalidate { span, pages }));
     }
 
+    /// Where the bytes of a page are in what has come, unless they are all zero: at `offset`, which goes on
+    /// behind them.
+    pub(crate) fn find_content(
+        &self,
+        copy: &PageCopy,
+        offset: &mut usize,
+        content: &[u8],
+    ) -> Result<(Located, Option<Range<usize>>), ProtocolError> {
+        let PageCopy { page: page_id, is_zero, .. } = copy;
+        let located = self.homes.locate(*page_id).filter(|located| located.page == *page_id);
+        let Some(located) = located else {
+            return Err(unexpected(Expected::AllocatedPage, format!("{page_id}")));
+        };
+        if *is_zero {
+            return Ok((located, None));
+        }
+        let found = *offset..*offset + self.page_bytes(*page_id) as usize;
+        *offset = found.end;
+        if *offset > content.len() {
+            let got = format!("{} bytes up to {page_id}", content.len());
+            return Err(unexpected(Expected::AllBytesOfPages, got));
+        }
+        Ok((located, Some(found)))
+    }
+
     /// Whether `first .. end` holds a few pages of the region of `end`, and no access to any.
     fn nothing_runs_free(&self, first: PageId, end: PageId, access_of: impl Fn(PageId) -> Access) -> bool {
+        assert!(first <= end, "spans of pages ascend, and do not overlap: {first} before {end}");
         let same_region = self.homes.region_around(end).is_some_and(|region| region.contains(first));
         let gap = PageRange { first, count: end.0 - first.0 };
         let mut pages = self.homes.pages_in(gap).take(JOINED_GAP_PAGES_MAX + 1).enumerate();
@@ -285,6 +363,12 @@ impl Site {
 pub trait Coherence: Debug + Send {
     /// Whether other nodes read pages from this node's frames without its help, so that releases take their announcements.
     fn is_read_from(&self) -> bool {
+        false
+    }
+
+    /// Whether an unlock may leave the interval open until another node asks for the lock: no other
+    /// node need know before that what was written. True for lazy protocols.
+    fn leaves_intervals_open(&self) -> bool {
         false
     }
 
@@ -308,11 +392,11 @@ pub trait Coherence: Debug + Send {
     /// The pages of which this node knows anything.
     fn known_pages(&self) -> Vec<PageId>;
 
-    /// Which row of the protocol's state table such a page is in.
+    /// Which row of the protocol's state table such a page is in; `None` if this node knows nothing of it.
     ///
     /// # Errors
     /// The page fits no row: what it is.
-    fn state(&self, site: &Site, page: Located) -> Result<&'static str, String>;
+    fn state(&self, site: &Site, page: Located) -> Option<Result<&'static str, String>>;
 
     /// A thread touched the page beyond its access, as [`Engine::handle_fault`](crate::Engine::handle_fault) says.
     fn fault(&mut self, site: &mut Site, page: Located, wanted: Access, waiter: Option<Waiter>);
@@ -397,14 +481,26 @@ pub trait Coherence: Debug + Send {
         Vec::new()
     }
 
-    /// All nodes have met, and agreed at the same time that these pages have new homes.
-    fn handle_moves(&mut self, _site: &mut Site, moves: &[(PageId, NodeId)]) -> Result<(), ProtocolError> {
-        let got = moves.first().map_or(String::new(), |(page, to)| format!("a move of {page} to node {to}"));
-        Err(unexpected("homes that stay", got))
+    /// All nodes have met, and agreed at the same time that these pages have new homes, or keep theirs.
+    /// Perhaps none.
+    fn handle_moves(&mut self, _site: &mut Site, moves: &[PageMove]) -> Result<(), ProtocolError> {
+        match moves.first() {
+            Some(PageMove { page, to, .. }) => {
+                Err(unexpected(Expected::HomesThatStay, format!("a move of {page} to node {to}")))
+            }
+            None => Ok(()),
+        }
     }
 
     /// The release that the protocol asked for ([`AfterRelease::Move`]) is done.
     fn move_after_release(&mut self, _site: &mut Site) {}
+
+    /// The host is short of memory, and no interval is being closed: copies of these pages leave, as far
+    /// as the protocol lets them ([`Effect::GiveUp`]). Perhaps none of them does.
+    fn give_up(&mut self, _site: &mut Site, _pages: &[PageId]) {}
+
+    /// The release that the protocol asked for ([`AfterRelease::GiveUp`]) is done.
+    fn give_up_after_release(&mut self, _site: &mut Site) {}
 
     /// The node has left a collective, and its threads are about to go on: takes what was sent ahead of that ([`supply`](Self::supply)).
     fn take_supplies(&mut self, _site: &mut Site) {}
@@ -421,13 +517,13 @@ pub trait Coherence: Debug + Send {
     /// [`note_written`](Self::note_written) tells the answer to all.
     fn handle_lull(&mut self, _site: &mut Site) {}
 
-    /// Whether anything waits for a page that the host holds ([`Effect::Hold`]).
-    fn waits_for_holds(&self) -> bool {
+    /// Whether anything waits for a page that the host holds ([`Effect::Retain`]).
+    fn waits_for_retained(&self) -> bool {
         false
     }
 
     /// The time for which the host was asked to hold a page is over.
-    fn handle_held(&mut self, _site: &mut Site, page: PageId) {
+    fn handle_retained(&mut self, _site: &mut Site, page: PageId) {
         unreachable!("nobody asked to hold {page}");
     }
 }

@@ -29,7 +29,7 @@ use hiroba_wire::{Message, Ticket};
 use rustc_hash::FxHashMap;
 
 use crate::outbox::Outbox;
-use crate::{ProtocolError, Waiter};
+use crate::{Expected, ProtocolError, Waiter};
 
 /// The condition variables that a node manages, and its own threads that wait on any.
 #[derive(Debug, Default)]
@@ -101,7 +101,7 @@ impl Conds {
     /// A thread of this node is about to wait.
     pub fn begin_wait(&mut self, waiter: Waiter, lock: LockId) {
         let before = self.waiting.insert(waiter.0, Waiting { lock, stage: Stage::Registering });
-        debug_assert!(before.is_none(), "a thread waits for one condition variable at a time");
+        assert!(before.is_none(), "a thread waits for one condition variable at a time");
     }
 
     /// The manager has queued the thread: which lock it must release now.
@@ -111,7 +111,7 @@ impl Conds {
                 *stage = Stage::Releasing;
                 Ok(*lock)
             }
-            _ => Err(unexpected("a note for a thread that is about to wait", ticket)),
+            _ => Err(unexpected(Expected::ThreadAboutToWait, ticket)),
         }
     }
 
@@ -121,7 +121,7 @@ impl Conds {
         match waiting.stage {
             Stage::Woken => self.waiting.remove(&waiter.0).is_some(),
             stage => {
-                debug_assert_eq!(stage, Stage::Releasing, "a lock is given up once a wait");
+                assert_eq!(stage, Stage::Releasing, "a lock is given up once a wait");
                 waiting.stage = Stage::Waiting;
                 false
             }
@@ -140,7 +140,7 @@ impl Conds {
                 *stage = Stage::Woken;
                 Ok(None)
             }
-            _ => Err(unexpected("a signal for a thread that waits", ticket)),
+            _ => Err(unexpected(Expected::ThreadToSignal, ticket)),
         }
     }
 
@@ -152,6 +152,7 @@ impl Conds {
     /// Manager: who is woken by a signal (`all`: a broadcast). A signal that finds nobody is forgotten.
     pub fn signal(&mut self, cond: CondId, all: bool) -> Vec<(NodeId, Ticket)> {
         let Some(queue) = self.queues.get_mut(&cond) else { return Vec::new() };
+        assert!(!queue.is_empty(), "condition {}: an empty queue is not kept", cond.0);
         let woken = if all { queue.len() } else { 1 };
         let woken = queue.drain(..woken.min(queue.len())).collect();
         if queue.is_empty() {
@@ -161,7 +162,7 @@ impl Conds {
     }
 }
 
-fn unexpected(expected: &'static str, ticket: Ticket) -> ProtocolError {
+fn unexpected(expected: Expected, ticket: Ticket) -> ProtocolError {
     ProtocolError::Unexpected { expected, got: format!("thread {ticket}") }
 }
 
@@ -187,12 +188,12 @@ mod tests {
     fn a_wake_before_the_note_is_refused() {
         let mut conds = Conds::default();
         conds.begin_wait(Waiter(1), LockId(9));
-        assert!(conds.handle_wake(1).is_err());
+        assert_eq!(conds.handle_wake(1), Err(unexpected(Expected::ThreadToSignal, 1)));
         assert_eq!(conds.handle_noted(1), Ok(LockId(9)));
-        assert!(conds.handle_noted(1).is_err());
+        assert_eq!(conds.handle_noted(1), Err(unexpected(Expected::ThreadAboutToWait, 1)));
         assert!(!conds.released(Waiter(1)));
         assert_eq!(conds.handle_wake(1), Ok(Some(LockId(9))));
-        assert!(conds.handle_wake(1).is_err());
+        assert_eq!(conds.handle_wake(1), Err(unexpected(Expected::ThreadToSignal, 1)));
         assert!(conds.waiting.is_empty(), "a wait that is over takes no memory");
     }
 
@@ -202,8 +203,12 @@ mod tests {
         conds.begin_wait(Waiter(1), LockId(9));
         assert_eq!(conds.handle_noted(1), Ok(LockId(9)));
         assert_eq!(conds.handle_wake(1), Ok(None), "the thread still holds the lock");
-        assert!(conds.handle_wake(1).is_err(), "the manager's queue held the thread once");
-        assert!(conds.handle_noted(1).is_err());
+        assert_eq!(
+            conds.handle_wake(1),
+            Err(unexpected(Expected::ThreadToSignal, 1)),
+            "the manager's queue held the thread once"
+        );
+        assert_eq!(conds.handle_noted(1), Err(unexpected(Expected::ThreadAboutToWait, 1)));
         assert!(conds.released(Waiter(1)));
         assert!(conds.waiting.is_empty(), "a wait that is over takes no memory");
     }

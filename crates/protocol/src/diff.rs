@@ -1,139 +1,178 @@
 //! Diffs: where a page differs from its twin, byte for byte.
 //!
-//! A diff is a sequence of runs, each `gap length bytes`: `gap` unchanged bytes after the previous run, then
-//! `length ≥ 1` changed bytes. Numbers are LEB128. Runs are **byte-exact**: a byte that did not change is never
-//! in a diff, not even to join two runs, because another node may be changing it at the same time.
+//! A diff is a sequence of blocks of 4 KiB in ascending order, without those that have not changed:
+//!
+//! ```text
+//! block  = number                        twice the count of blocks left out before it, plus 1 when all of it
+//!                                        has changed
+//!          4096 bytes                    if so; else:
+//!          groups, (low, high) a group   which eights of its 64 lines of 64 bytes have changed, and the kinds
+//!                                        of the lines in these
+//!          mask a line that has changed  which of its bytes have
+//!          bytes                         the changed bytes, in order
+//!
+//! mask   =                               by kind (high, low):
+//!          nothing                       0 0  no byte
+//!          words                         0 1  all bytes of these words of 8 bytes
+//!          words, bytes a word           1 0  these bytes of these words
+//!          8 × bytes                     1 1  these bytes
+//! ```
+//!
+//! Numbers are LEB128. `groups`, `low`, `high`, `words` and `bytes` are the bits of one byte, the lowest
+//! first. So one word costs 5 bytes besides itself, every other word of a page 4 % of them, scattered bytes
+//! at most an eighth of their lines, a whole page one byte.
+//!
+//! How many bytes have changed follows from the masks, which stand together before them: a diff is checked
+//! without a look at the bytes, and made and applied line by line, however short its runs are.
+//!
+//! Diffs are **byte-exact**: a byte that did not change is never in one, not even to join two runs, because
+//! another node may be changing it at the same time.
 
+mod format;
+
+use std::ops::Range;
+
+use hiroba_base::{BLOCK_BYTES, BLOCK_LINES, BlockChanges, ChangedBytes, LINE_BYTES};
 use thiserror::Error;
+
+pub use format::{Blocks, Encoder};
+use format::{Head, Heads};
 
 /// A diff that does not fit its page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum DiffError {
-    /// The bytes end inside a run.
-    #[error("expected a diff of whole runs, got one that ends inside a run")]
+    /// The bytes end inside a block.
+    #[error("expected a diff of whole blocks, got one that ends inside a block")]
     Truncated,
-    /// A run is empty.
-    #[error("expected runs of one byte or more in a diff, got an empty run")]
-    EmptyRun,
-    /// A run leaves the page.
-    #[error("expected a diff within a page of {page_bytes} bytes, got a run that ends at byte {end}")]
+    /// A number is larger than any page needs.
+    #[error("expected numbers of two bytes at most in a diff, got a longer one")]
+    LongNumber,
+    /// A mask names nothing.
+    #[error("expected masks of one byte or more in a diff, got an empty one")]
+    EmptyMask,
+    /// A block leaves the page.
+    #[error("expected a diff within a page of {page_bytes} bytes, got one through byte {end}")]
     OutOfPage {
         /// The page's size.
         page_bytes: usize,
-        /// Where the run ends.
+        /// Where the changed bytes end.
         end: usize,
     },
 }
 
-/// Equal stretches dominate: lines of this length are compared first, and only one that differs is looked at byte by byte.
-const LINE_BYTES: usize = 64;
-
-/// Appends the runs where `page` differs from `twin`. Both are one page long.
+/// Appends the diff that makes `page` of `twin`. Both have the same length.
+///
+/// # Panics
+/// When they have not.
 pub fn encode(page: &[u8], twin: &[u8], out: &mut Vec<u8>) {
-    encode_from(page, twin, different_lines(page, twin), out);
-}
-
-/// The same when it is known which lines of 64 bytes may differ: bit `i % 64` of `changed_lines[i / 64]` stands for line `i`. The
-/// others are taken to be equal without a look.
-pub fn encode_lines(page: &[u8], twin: &[u8], changed_lines: &[u64], out: &mut Vec<u8>) {
-    let lines = changed_lines.iter().enumerate().flat_map(|(index, word)| {
-        (0..64).filter(move |bit| word >> bit & 1 == 1).map(move |bit| index * 64 + bit)
+    let mut encoder = Encoder::new(out);
+    let mut bytes = Vec::new();
+    each_changed_block(page, twin, |block, changed| {
+        bytes.clear();
+        for Range { start, end } in changed.runs() {
+            bytes.extend_from_slice(&page[block * BLOCK_BYTES..][start..end]);
+        }
+        encoder.push(BlockChanges { block, changed, bytes: &bytes });
     });
-    encode_from(page, twin, lines, out);
 }
 
-/// The diff that changes these bytes alone, one at least.
+/// The diff that writes these bytes and no others, whether they are there already or not.
 pub fn of_bytes(offset: usize, bytes: &[u8]) -> Vec<u8> {
+    assert!(!bytes.is_empty(), "a run has one byte or more");
     let mut out = Vec::new();
-    write_number(&mut out, offset);
-    write_number(&mut out, bytes.len());
-    out.extend_from_slice(bytes);
+    let mut encoder = Encoder::new(&mut out);
+    let mut changed = ChangedBytes::NONE;
+    let (mut at, mut rest) = (offset, bytes);
+    while !rest.is_empty() {
+        let (block, start) = (at / BLOCK_BYTES, at % BLOCK_BYTES);
+        let (piece, behind) = rest.split_at(rest.len().min(BLOCK_BYTES - start));
+        changed.insert(start..start + piece.len());
+        encoder.push(BlockChanges { block, changed: &changed, bytes: piece });
+        changed.clear();
+        (at, rest) = (at + piece.len(), behind);
+    }
     out
 }
 
-fn encode_from(page: &[u8], twin: &[u8], lines: impl Iterator<Item = usize>, out: &mut Vec<u8>) {
-    let mut previous_end = 0;
-    for_each_difference_in(page, twin, lines, |start, end| {
-        write_number(out, start - previous_end);
-        write_number(out, end - start);
-        out.extend_from_slice(&page[start..end]);
-        previous_end = end;
+/// Calls `run(start, end)` for each maximal run of bytes in which `a` and `b` differ, in order. Both have the
+/// same length.
+///
+/// # Panics
+/// When they have not.
+pub fn for_each_difference(a: &[u8], b: &[u8], mut run: impl FnMut(usize, usize)) {
+    let mut joined = Joined::default();
+    each_changed_block(a, b, |block, changed| {
+        joined.add(block, changed, |bytes| run(bytes.start, bytes.end));
     });
+    joined.end().into_iter().for_each(|bytes| run(bytes.start, bytes.end));
 }
 
-/// Calls `run(start, end)` for each maximal run of bytes in which `a` and `b` differ, in order.
-pub fn for_each_difference(a: &[u8], b: &[u8], run: impl FnMut(usize, usize)) {
-    for_each_difference_in(a, b, different_lines(a, b), run);
-}
-
-fn different_lines<'a>(a: &'a [u8], b: &'a [u8]) -> impl Iterator<Item = usize> + 'a {
-    let lines = a.chunks(LINE_BYTES).zip(b.chunks(LINE_BYTES)).enumerate();
-    lines.filter(|(_, (line_a, line_b))| line_a != line_b).map(|(index, _)| index)
-}
-
-/// Looks at the given lines alone, which ascend.
-fn for_each_difference_in(
-    a: &[u8],
-    b: &[u8],
-    lines: impl Iterator<Item = usize>,
-    mut run: impl FnMut(usize, usize),
-) {
+fn each_changed_block(a: &[u8], b: &[u8], mut visit: impl FnMut(usize, &ChangedBytes)) {
     assert_eq!(a.len(), b.len(), "a page and its twin have the same length");
-    let mut open: Option<usize> = None;
-    let mut looked_to = 0;
-    for line in lines {
-        let line_start = line * LINE_BYTES;
-        let line_end = (line_start + LINE_BYTES).min(a.len());
-        if line_start > looked_to
-            && let Some(start) = open.take()
-        {
-            run(start, looked_to);
-        }
-        for at in line_start..line_end {
-            match (open, a[at] != b[at]) {
-                (None, true) => open = Some(at),
-                (Some(start), false) => {
-                    run(start, at);
-                    open = None;
-                }
-                _ => {}
+    let mut changed = ChangedBytes::NONE;
+    for (block, (a, b)) in a.chunks(BLOCK_BYTES).zip(b.chunks(BLOCK_BYTES)).enumerate() {
+        for (line, (a, b)) in a.chunks(LINE_BYTES).zip(b.chunks(LINE_BYTES)).enumerate() {
+            if a != b {
+                changed.set(line, differing(a, b));
             }
         }
-        looked_to = line_end;
-    }
-    if let Some(start) = open {
-        run(start, looked_to);
+        if changed.lines() != 0 {
+            visit(block, &changed);
+            changed.clear();
+        }
     }
 }
 
-/// The diff of one word, whole, whether its bytes differ or not.
-pub fn word(offset: u32, value: u64) -> Vec<u8> {
-    let mut runs = Vec::new();
-    write_number(&mut runs, offset as usize);
-    write_number(&mut runs, size_of::<u64>());
-    runs.extend(value.to_ne_bytes());
-    runs
+/// The bytes in which two lines differ, by bits.
+fn differing(a: &[u8], b: &[u8]) -> u64 {
+    let bytes = a.iter().zip(b).enumerate();
+    bytes.fold(0, |mask, (index, (a, b))| mask | u64::from(a != b) << index)
 }
 
-/// Checks a diff that came from another node and calls `write(offset, bytes)` for each run; nothing is written
-/// when any run is bad.
+/// Checks a diff that came from another node and calls `write(offset, bytes)` for each run within a block;
+/// nothing is written when any of it is bad.
+///
+/// # Errors
+/// When the diff does not decode or leaves the page.
 pub fn apply(runs: &[u8], page_bytes: usize, mut write: impl FnMut(usize, &[u8])) -> Result<(), DiffError> {
     check(runs, page_bytes)?;
-    Runs { rest: runs, position: 0 }.flatten().for_each(|(offset, bytes)| write(offset, bytes));
+    let mut changed = ChangedBytes::NONE;
+    let mut blocks = Blocks::of(runs, &mut changed);
+    while let Some(BlockChanges { block, changed, mut bytes }) = blocks.next()? {
+        for run in changed.runs() {
+            let (these, behind) = bytes.split_at(run.len());
+            write(block * BLOCK_BYTES + run.start, these);
+            bytes = behind;
+        }
+    }
     Ok(())
 }
 
-/// The changed bytes of a diff that was checked or made here.
-pub fn ranges(runs: &[u8]) -> Vec<std::ops::Range<u32>> {
-    let runs = Runs { rest: runs, position: 0 }.flatten();
-    runs.map(|(offset, bytes)| offset as u32..(offset + bytes.len()) as u32).collect()
+/// The changed bytes of a diff that was checked or made here, as maximal runs.
+pub fn ranges(runs: &[u8]) -> Vec<Range<u32>> {
+    let mut ranges = Vec::new();
+    let mut add = |bytes: Range<usize>| ranges.push(bytes.start as u32..bytes.end as u32);
+    let (mut joined, mut changed) = (Joined::default(), ChangedBytes::NONE);
+    let mut blocks = Blocks::of(runs, &mut changed);
+    while let Ok(Some(changes)) = blocks.next() {
+        joined.add(changes.block, changes.changed, &mut add);
+    }
+    joined.end().into_iter().for_each(add);
+    ranges
 }
 
 /// Checks that a diff decodes and stays within a page of `page_bytes` bytes.
+///
+/// # Errors
+/// When it does not.
 pub fn check(runs: &[u8], page_bytes: usize) -> Result<(), DiffError> {
-    for run in (Runs { rest: runs, position: 0 }) {
-        let (offset, bytes) = run?;
-        let end = offset.saturating_add(bytes.len());
+    let mut heads = Heads::of(runs);
+    const LAST_BYTE: (usize, u64) = (BLOCK_LINES - 1, u64::MAX);
+    let mut last = LAST_BYTE;
+    while let Some(Head { block, is_whole, .. }) = heads.next(|line, mask| last = (line, mask))? {
+        let (line, mask) = if is_whole { LAST_BYTE } else { last };
+        let end = line * LINE_BYTES + (u64::BITS - mask.leading_zeros()) as usize;
+        let end = block.saturating_mul(BLOCK_BYTES).saturating_add(end);
         if end > page_bytes {
             return Err(DiffError::OutOfPage { page_bytes, end });
         }
@@ -141,136 +180,29 @@ pub fn check(runs: &[u8], page_bytes: usize) -> Result<(), DiffError> {
     Ok(())
 }
 
-struct Runs<'a> {
-    rest: &'a [u8],
-    position: usize,
+/// Joins the runs of blocks that follow each other.
+#[derive(Default)]
+struct Joined {
+    open: Option<Range<usize>>,
 }
 
-impl<'a> Iterator for Runs<'a> {
-    type Item = Result<(usize, &'a [u8]), DiffError>;
-
-    fn next(&mut self) -> Option<Self::Item> {
-        if self.rest.is_empty() {
-            return None;
-        }
-        let run = self.read_run();
-        if run.is_err() {
-            self.rest = &[];
-        }
-        Some(run)
-    }
-}
-
-impl<'a> Runs<'a> {
-    fn read_run(&mut self) -> Result<(usize, &'a [u8]), DiffError> {
-        let gap = read_number(&mut self.rest).ok_or(DiffError::Truncated)?;
-        let length = read_number(&mut self.rest).ok_or(DiffError::Truncated)?;
-        if length == 0 {
-            return Err(DiffError::EmptyRun);
-        }
-        let bytes = self.rest.split_off(..length).ok_or(DiffError::Truncated)?;
-        let offset = self.position.saturating_add(gap);
-        self.position = offset.saturating_add(length);
-        Ok((offset, bytes))
-    }
-}
-
-fn write_number(out: &mut Vec<u8>, mut number: usize) {
-    while number >= 0x80 {
-        out.push(number as u8 | 0x80);
-        number >>= 7;
-    }
-    out.push(number as u8);
-}
-
-/// Numbers in a diff are below 2^21 (the largest page), so three bytes must do.
-fn read_number(rest: &mut &[u8]) -> Option<usize> {
-    let mut number = 0;
-    for shift in [0, 7, 14, 21] {
-        let byte = *rest.split_off_first()?;
-        number |= usize::from(byte & 0x7f) << shift;
-        if byte & 0x80 == 0 {
-            return Some(number);
+impl Joined {
+    fn add(&mut self, block: usize, changed: &ChangedBytes, mut run: impl FnMut(Range<usize>)) {
+        let base = block * BLOCK_BYTES;
+        for Range { start, end } in changed.runs() {
+            let (start, end) = (base + start, base + end);
+            match &mut self.open {
+                Some(open) if open.end == start => open.end = end,
+                open => open.replace(start..end).into_iter().for_each(&mut run),
+            }
         }
     }
-    None
+
+    /// The last run.
+    fn end(self) -> Option<Range<usize>> {
+        self.open
+    }
 }
 
 #[cfg(test)]
-mod tests {
-    use proptest::prelude::*;
-
-    use super::*;
-
-    fn applied(twin: &[u8], runs: &[u8]) -> Vec<u8> {
-        let mut page = twin.to_vec();
-        apply(runs, page.len(), |offset, bytes| page[offset..offset + bytes.len()].copy_from_slice(bytes))
-            .unwrap();
-        page
-    }
-
-    #[test]
-    fn equal_pages_have_an_empty_diff() {
-        let mut runs = Vec::new();
-        encode(&[7; 4096], &[7; 4096], &mut runs);
-        assert!(runs.is_empty());
-    }
-
-    #[test]
-    fn a_run_may_be_the_whole_page_and_cross_lines() {
-        let mut runs = Vec::new();
-        encode(&[1; 4096], &[0; 4096], &mut runs);
-        assert_eq!(applied(&[0; 4096], &runs), [1; 4096]);
-        assert_eq!(runs.len(), 4096 + 3);
-    }
-
-    #[test]
-    fn the_diff_of_a_word_writes_the_word() {
-        let mut wanted = [7; 4096];
-        wanted[4080..4088].copy_from_slice(&99u64.to_ne_bytes());
-        assert_eq!(applied(&[7; 4096], &word(4080, 99)), wanted);
-    }
-
-    #[test]
-    fn bad_diffs_are_refused_whole() {
-        let bad: [(&[u8], DiffError); 4] = [
-            (&[0], DiffError::Truncated),
-            (&[0, 5, 1], DiffError::Truncated),
-            (&[3, 0], DiffError::EmptyRun),
-            (&[0, 1, 9, 0xff, 0x1f, 1, 9], DiffError::OutOfPage { page_bytes: 4096, end: 4097 }),
-        ];
-        for (runs, error) in bad {
-            assert_eq!(apply(runs, 4096, |_, _| panic!("a run of a bad diff was written")), Err(error));
-        }
-    }
-
-    proptest! {
-        #[test]
-        fn a_diff_restores_the_page_and_touches_nothing_else(
-            twin in proptest::collection::vec(any::<u8>(), 512),
-            changes in proptest::collection::vec((0usize..512, any::<u8>()), 0..80),
-        ) {
-            let mut page = twin.clone();
-            for (at, value) in changes {
-                page[at] = value;
-            }
-            let mut runs = Vec::new();
-            encode(&page, &twin, &mut runs);
-            prop_assert_eq!(&applied(&twin, &runs), &page);
-            let changed = different_lines(&page, &twin).fold(0, |word, line| word | 1 << line);
-            let mut by_lines = Vec::new();
-            encode_lines(&page, &twin, &[changed], &mut by_lines);
-            prop_assert_eq!(&by_lines, &runs);
-            apply(&runs, 512, |offset, bytes| {
-                for (index, byte) in bytes.iter().enumerate() {
-                    assert_ne!(twin[offset + index], *byte, "an unchanged byte is in the diff");
-                }
-            }).unwrap();
-        }
-
-        #[test]
-        fn arbitrary_bytes_never_panic(runs in proptest::collection::vec(any::<u8>(), 0..64)) {
-            let _ = apply(&runs, 512, |offset, bytes| assert!(offset + bytes.len() <= 512));
-        }
-    }
-}
+mod tests;

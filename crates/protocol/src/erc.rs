@@ -3,8 +3,10 @@
 //! Read first: Carter, Bennett, Zwaenepoel, *Techniques for Reducing Consistency-Related Communication in Distributed Shared-Memory Systems*,
 //! ACM TOCS 13(3), 1995 (Munin: twins, diffs, copysets, updates that time out); Harada, Tezuka, Hori, Sumimoto, Takahashi, Ishikawa, *SCASH: Software
 //! DSM using High Performance Network on Commodity Hardware and Software*, Workshop on Scalable Shared-memory Multiprocessors 1999 (homes and
-//! bases, invalidation or update as the program likes). For the consistency model: Gharachorloo and others, *Memory Consistency and Event
+//! bases, invalidation or update as the program likes; in short: Sakae, Matsuoka, Sato, Harada, section 2.2). For the consistency model: Gharachorloo and others, *Memory Consistency and Event
 //! Ordering in Scalable Shared-Memory Multiprocessors*, ISCA 1990.
+//!
+//! Tests: `check/tests/all/erc.rs`, and there `moves.rs`, `explore.rs` and `golden.rs`.
 //!
 //! The first store to a page makes a **twin**; at a **release** the page is compared with it and the **diff** goes to the page's
 //! **home**, whose copy is always up to date. The home knows who has copies, the **copyset**. It **invalidates** them or forwards
@@ -67,26 +69,22 @@ mod state;
 use std::collections::{BTreeMap, VecDeque};
 
 use hiroba_base::{Access, NodeId, PageId, PageRange, PageSet, VersionVector};
-use hiroba_wire::{Limits, Message, PageCopy, PageDiff, PagesWanted, Ticket};
+use hiroba_wire::{Message, PageCopy, PageDiff, PagesWanted, Ticket};
 use rustc_hash::FxHashMap;
 
-use self::directory::{Client, Directory, Transaction};
+use self::directory::{Asked, Directory, Transaction};
+use self::moving::Transfer;
 pub use self::state::State;
 use crate::anticipation::steps::Steps;
 use crate::coherence::{AfterRelease, Coherence, Site, WordOperation};
-use crate::engine::wanted_beyond;
 use crate::exclusive_runs::ExclusiveRuns;
-use crate::home::{HomePolicy, Located, MoveThreshold};
-use crate::{
-    Consistency, Done, Effect, Fact, NewContent, Outcome, ProtocolError, Waiter, WriteTracking, diff,
-    unexpected,
-};
+use crate::home::{HomeChoice, HomePolicy, Located, MoveThreshold};
+use crate::thread::wanted_beyond;
+use crate::words::{Client, Operated};
+use crate::{Done, Effect, Expected, NewContent, Outcome, ProtocolError, Waiter, diff, unexpected};
 
 /// Diffs for one node are sent when they reach this many bytes, so that no message grows with the number of dirty pages.
 const FLUSH_BATCH_BYTES: usize = 48 << 10;
-
-/// Pages that one hint asks for, at most.
-const HINTED_PAGES_MAX: usize = 256;
 
 /// Updates that a copy takes before it rests for the first time, and at most.
 const UPDATES_BEFORE_REST: u16 = 4;
@@ -105,8 +103,6 @@ pub enum Mode {
 #[derive(Debug)]
 pub struct Erc {
     mode: Mode,
-    policy: HomePolicy,
-    threshold: MoveThreshold,
     pages: FxHashMap<PageId, Page>,
     /// Pages written in the open interval: copies with a twin, and shared home pages.
     written: PageSet,
@@ -125,10 +121,8 @@ pub struct Erc {
     /// What this node's homes wait for. At most one a release, and one or two an atomic operation, of any node.
     transactions: FxHashMap<u64, Transaction>,
     next_transaction: u64,
-    /// Pages homed here that others have modified since the last barrier, where homes move by that.
-    modified: PageSet,
-    /// Pages homed here that are to go to the node that was the first to touch them.
-    first_touched: BTreeMap<PageId, NodeId>,
+    /// Which pages homed here should have other homes.
+    home_choice: HomeChoice,
     steps: Steps,
     exclusive_runs: ExclusiveRuns,
 }
@@ -148,8 +142,6 @@ struct Page {
     known_home: NodeId,
     /// How often the home has moved, as far as that is known here.
     moves: u32,
-    /// On the page's base, where it goes to whoever is the first to touch it: it has been touched.
-    is_touched: bool,
     /// On the page's home.
     directory: Option<Box<Directory>>,
     /// On the page's base: what was said to a home that had given the page to one that has yet to say so. At most what every thread of
@@ -168,7 +160,6 @@ impl Page {
             updates_before_rest: UPDATES_BEFORE_REST,
             known_home: base,
             moves: 0,
-            is_touched: false,
             directory: (me == base).then(Box::default),
             kept: Vec::new(),
         }
@@ -193,8 +184,6 @@ impl Erc {
     pub fn new(mode: Mode) -> Erc {
         Erc {
             mode,
-            policy: HomePolicy::Fixed,
-            threshold: MoveThreshold::default(),
             pages: FxHashMap::default(),
             written: PageSet::new(),
             sent_midway: Vec::new(),
@@ -205,27 +194,22 @@ impl Erc {
             operating_here: VecDeque::new(),
             transactions: FxHashMap::default(),
             next_transaction: 0,
-            modified: PageSet::new(),
-            first_touched: BTreeMap::new(),
+            home_choice: HomeChoice::default(),
             steps: Steps::default(),
             exclusive_runs: ExclusiveRuns::default(),
         }
     }
 
     /// Lets homes move.
-    pub fn moving_homes(self, policy: HomePolicy) -> Erc {
-        Erc { policy, ..self }
+    pub fn moving_homes(mut self, policy: HomePolicy) -> Erc {
+        self.home_choice.set_policy(policy);
+        self
     }
 
     /// Has them move when that much shows that another node were the better home.
-    pub fn moving_after(self, threshold: MoveThreshold) -> Erc {
-        Erc { threshold, ..self }
-    }
-
-    /// The engine of node `me`, with nothing allocated. Stores must fault: twins are made at the first one.
-    pub fn engine(self, me: NodeId, limits: Limits, tracking: WriteTracking) -> Consistency {
-        assert_eq!(tracking, WriteTracking::Fault, "the first store to a page must fault");
-        Consistency::new(me, limits, tracking, Box::new(self))
+    pub fn moving_after(mut self, threshold: MoveThreshold) -> Erc {
+        self.home_choice.set_threshold(threshold);
+        self
     }
 
     fn page(&mut self, site: &Site, page_id: PageId) -> &mut Page {
@@ -246,13 +230,12 @@ impl Erc {
     /// A page that a message names by its first granule.
     fn named(&self, site: &Site, page_id: PageId) -> Result<Located, ProtocolError> {
         let located = site.homes.locate(page_id).filter(|located| located.page == page_id);
-        located.ok_or_else(|| unexpected("pages by their first granule", format!("{page_id}")))
+        located.ok_or_else(|| unexpected(Expected::FirstGranule, format!("{page_id}")))
     }
 
     fn protect(&mut self, site: &mut Site, page_id: PageId, access: Access) {
         self.page(site, page_id).access = access;
-        let pages = site.locate(page_id).span();
-        site.out.push(Effect::Protect { pages, access });
+        site.protect(page_id, access);
     }
 
     fn make_twin(&mut self, site: &mut Site, page_id: PageId) {
@@ -266,6 +249,9 @@ impl Erc {
 
 /// Faults.
 impl Erc {
+    /// Absent → clean or dirty by way of the home, which has the page's latest content (Sakae and others,
+    /// section 2.2); clean, resting → dirty by a twin (Munin's copy of a page that goes onto the delayed
+    /// update queue).
     fn handle_fault(&mut self, site: &mut Site, located: Located, wanted: Access, waiter: Option<Waiter>) {
         let page_id = located.page;
         if site.is_home(page_id) && !self.pages.contains_key(&page_id) {
@@ -279,7 +265,7 @@ impl Erc {
             let access = page.access;
             self.protect(site, page_id, access);
         } else if page.directory.is_some() {
-            self.note_touch(site, site.me, page_id);
+            self.home_choice.note_touch(&site.homes, site.me, site.me, page_id);
             self.give_home_page(site, page_id, wanted);
         } else if page.valid {
             if page.access == Access::None {
@@ -309,7 +295,7 @@ impl Erc {
         for page_id in given.iter() {
             self.page(site, page_id).access = Access::Write;
         }
-        self.note_touch(site, site.me, touched.page);
+        self.home_choice.note_touch(&site.homes, site.me, site.me, touched.page);
         site.protect_all(&given, Access::Write);
     }
 
@@ -319,6 +305,7 @@ impl Erc {
             self.make_twin(site, page_id);
         }
         let page = self.page(site, page_id);
+        assert!(page.valid && page.directory.is_none(), "{page_id}: what is given is a good copy");
         page.untouched_updates = 0;
         let access = if page.twin { Access::Write } else { Access::Read };
         if access == Access::Write {
@@ -330,6 +317,8 @@ impl Erc {
     /// Lets the program at a page that is homed here.
     fn give_home_page(&mut self, site: &mut Site, page_id: PageId, wanted: Access) {
         let page = self.page(site, page_id);
+        assert!(page.directory.is_some(), "{page_id}: a home page has a directory");
+        assert!(page.valid, "{page_id}: a home page is always up to date");
         let is_exclusive = page.directory.as_ref().is_some_and(|directory| directory.is_exclusive());
         if is_exclusive {
             return self.protect(site, page_id, Access::Write);
@@ -351,6 +340,10 @@ impl Erc {
         let me = site.me;
         let page = self.page(site, page_id);
         let home = page.known_home;
+        assert!(
+            page.fetch.is_none() || !page.valid && page.directory.is_none(),
+            "{page_id}: what is here is not fetched"
+        );
         if let Some(fetch) = &mut page.fetch
             && !std::mem::replace(&mut fetch.asked, true)
         {
@@ -382,16 +375,16 @@ impl Erc {
         copies: &[PageCopy],
         content: &[u8],
     ) -> Result<(), ProtocolError> {
-        let mut at = 0;
-        for PageCopy { page: page_id, is_zero, .. } in copies {
-            let pages = self.named(site, *page_id)?.span();
-            let end = if *is_zero { at } else { at + site.page_bytes(*page_id) as usize };
+        let mut offset = 0;
+        for copy in copies {
+            let page_id = &copy.page;
+            let (located, found) = site.find_content(copy, &mut offset, content)?;
+            let pages = located.span();
             let page = self.note_home(site, *page_id, from);
-            let (Some(mut fetch), true) = (page.fetch.take(), end <= content.len()) else {
-                return Err(unexpected("whole pages that were asked for", format!("{page_id}")));
+            let Some(mut fetch) = page.fetch.take() else {
+                return Err(unexpected(Expected::RequestedPage, format!("{page_id}")));
             };
-            let received = if *is_zero { NewContent::Zero } else { NewContent::Received(at..end) };
-            at = end;
+            let received = found.map_or(NewContent::Zero, NewContent::Received);
             if std::mem::take(&mut fetch.overtaken) {
                 fetch.asked = false;
                 page.fetch = Some(fetch);
@@ -412,7 +405,13 @@ impl Erc {
 
 /// Releases: diffs to the homes (Munin's flush of the delayed update queue).
 impl Erc {
+    /// The interval ends: what is on the delayed update queue is compared with its twin. Dirty → clean; home,
+    /// written → home, shared, clean.
     fn close_interval(&mut self, site: &mut Site) {
+        assert!(
+            self.changed.is_empty() && self.sent_midway.is_empty(),
+            "what the interval before has changed is sent"
+        );
         let written = std::mem::take(&mut self.written);
         let (mut lowered, mut compared) = (PageSet::new(), Vec::new());
         for page_id in written.iter() {
@@ -437,7 +436,11 @@ impl Erc {
         site.out.extend(compared.into_iter().map(|page| Effect::Diff { page, keep_twin: false }));
     }
 
+    /// Diffs go to the homes, and the release waits until all who have copies know of them: that is what
+    /// makes release consistency eager (Keleher, Cox, Zwaenepoel 1992, of Munin's write-shared protocol).
     fn flush_changes(&mut self, site: &mut Site) {
+        assert_eq!(self.unperformed, 0, "the diffs of the interval before are performed");
+        assert!(self.flushing.is_empty(), "no diff of the interval before is on its way");
         for page_id in std::mem::take(&mut self.sent_midway) {
             self.recall_midway(site, page_id);
         }
@@ -471,7 +474,8 @@ impl Erc {
     fn handle_performed(&mut self, site: &mut Site, count: u32) -> Result<(), ProtocolError> {
         let unperformed = self.unperformed.checked_sub(count).filter(|_| count > 0);
         self.unperformed = unperformed
-            .ok_or_else(|| unexpected("answers to this node's diffs", format!("one to {count} diffs")))?;
+            .ok_or_else(|| unexpected(Expected::AnswerToOwnDiffs, format!("one to {count} diffs")))?;
+        assert!(site.is_closing(), "the release that has sent diffs waits until they are performed");
         if self.unperformed == 0 {
             site.answered();
             for page_id in std::mem::take(&mut self.flushing).iter() {
@@ -499,6 +503,8 @@ fn batches(diffs: &[(PageId, Vec<u8>)]) -> Vec<Vec<PageDiff<'_>>> {
 
 /// What homes tell those who have copies.
 impl Erc {
+    /// The one of the two ways that a program can choose (Sakae and others, section 2.2). Clean, resting →
+    /// absent; dirty → dirty, invalidated.
     fn handle_invalidation(
         &mut self,
         site: &mut Site,
@@ -511,7 +517,10 @@ impl Erc {
             self.named(site, page_id)?;
             let page = self.note_home(site, page_id, from);
             if page.directory.is_some() {
-                return Err(unexpected("an invalidation of copies", format!("one of {page_id}, homed here")));
+                return Err(unexpected(
+                    Expected::InvalidationOfCopies,
+                    format!("one of {page_id}, homed here"),
+                ));
             }
             page.valid = false;
             if let Some(fetch) = &mut page.fetch {
@@ -521,10 +530,13 @@ impl Erc {
                 voided.insert(page_id);
             }
         }
-        self.settle_copies(site, from, transaction, pages.iter().next(), PageSet::new(), &voided);
+        site.invalidate(&voided, |page| self.access(page));
+        settle_copies(site, from, transaction, pages.iter().next(), PageSet::new());
         Ok(())
     }
 
+    /// The other way: copies take the changes. A copy that nobody touches rests, and then leaves, like one of
+    /// Munin's whose updates time out (Carter, Bennett, Zwaenepoel 1995). Clean → resting → absent.
     fn handle_update(
         &mut self,
         site: &mut Site,
@@ -539,7 +551,7 @@ impl Erc {
             diff::check(runs, site.page_bytes(*page_id) as usize)?;
             let page = self.note_home(site, *page_id, from);
             if page.directory.is_some() {
-                return Err(unexpected("an update of copies", format!("one of {page_id}, homed here")));
+                return Err(unexpected(Expected::UpdateOfCopies, format!("one of {page_id}, homed here")));
             }
             if let Some(fetch) = &mut page.fetch {
                 fetch.overtaken |= fetch.asked;
@@ -560,27 +572,21 @@ impl Erc {
             }
             site.out.push(Effect::Apply { page: *page_id, runs: runs.to_vec() });
         }
-        self.settle_copies(site, from, transaction, diffs.first().map(|diff| diff.page), left, &resting);
+        site.invalidate(&resting, |page| self.access(page));
+        settle_copies(site, from, transaction, diffs.first().map(|diff| diff.page), left);
         Ok(())
     }
+}
 
-    fn settle_copies(
-        &mut self,
-        site: &mut Site,
-        home: NodeId,
-        transaction: u64,
-        first: Option<PageId>,
-        left: PageSet,
-        voided: &PageSet,
-    ) {
-        site.invalidate(voided, |page| self.access(page));
-        let page = first.expect("a message without a page has no protocol");
-        site.out.send(home, &Message::CopiesSettled { page, transaction, left });
-    }
+/// Answers a home whose pages' copies are as it wants them, but for those that this node has `left`.
+fn settle_copies(site: &mut Site, home: NodeId, transaction: u64, first: Option<PageId>, left: PageSet) {
+    let page = first.expect("a message without a page has no protocol");
+    site.out.send(home, &Message::CopiesSettled { page, transaction, left });
 }
 
 /// Atomic words: the asking side.
 impl Erc {
+    /// The home operates. What this node has stored plainly is performed before, as at a release.
     fn begin_operation(&mut self, site: &mut Site, asked: WordOperation) {
         let is_homed_here = self.page(site, asked.page).directory.is_some();
         let may_be_ahead = self.written.contains(asked.page) || self.flushing.contains(asked.page);
@@ -596,17 +602,21 @@ impl Erc {
         let WordOperation { page: page_id, offset, operation, waiter } = asked;
         let page = self.page(site, page_id);
         if page.directory.is_some() {
-            return self.operate_at_home(site, Client::Here(waiter), page_id, offset, operation);
+            return self.operate_at_home(
+                site,
+                Asked { client: Client::Here(waiter), page: page_id, offset, operation },
+            );
         }
         let (home, ticket, needed) = (page.known_home, waiter.0, VersionVector::new());
-        self.operating_there.insert(ticket, (page_id, offset));
+        let before = self.operating_there.insert(ticket, (page_id, offset));
+        assert!(before.is_none(), "thread {ticket} waits for one operation at a time");
         site.out.send(home, &Message::AtomicRequest { ticket, page: page_id, offset, operation, needed });
     }
 }
 
 impl Coherence for Erc {
     fn move_homes(&mut self, policy: HomePolicy) {
-        self.policy = policy;
+        self.home_choice.set_policy(policy);
     }
 
     fn can_move_homes(&self) -> bool {
@@ -621,9 +631,9 @@ impl Coherence for Erc {
         self.pages.keys().copied().collect()
     }
 
-    fn state(&self, _site: &Site, page: Located) -> Result<&'static str, String> {
-        let page = &self.pages[&page.page];
-        State::of(page, self.mode).map(State::name).ok_or_else(|| format!("{page:?}"))
+    fn state(&self, _site: &Site, page: Located) -> Option<Result<&'static str, String>> {
+        let page = self.pages.get(&page.page)?;
+        Some(State::of(page, self.mode).map(State::name).ok_or_else(|| format!("{page:?}")))
     }
 
     fn fault(&mut self, site: &mut Site, page: Located, wanted: Access, waiter: Option<Waiter>) {
@@ -639,9 +649,8 @@ impl Coherence for Erc {
     }
 
     fn prefetch(&mut self, site: &mut Site, ranges: &[PageRange]) {
-        let located = ranges.iter().flat_map(|pages| site.homes.pages_in(*pages));
-        let located: Vec<PageId> = located.take(HINTED_PAGES_MAX).map(|located| located.page).collect();
-        self.ask_ahead(site, located);
+        let hinted = site.hinted(ranges);
+        self.ask_ahead(site, hinted);
     }
 
     fn handle_message(
@@ -669,27 +678,28 @@ impl Coherence for Erc {
             }
             Message::AtomicRequest { ticket, page, offset, operation, .. } => {
                 let client = Client::There(from, *ticket);
-                self.handle_atomic_request(site, from, client, *page, *offset, *operation)
+                let asked = Asked { client, page: *page, offset: *offset, operation: *operation };
+                self.handle_atomic_request(site, from, asked)
             }
             Message::AtomicForward { requester, ticket, page, offset, operation } => {
                 let client = Client::There(*requester, *ticket);
-                self.handle_atomic_request(site, from, client, *page, *offset, *operation)
+                let asked = Asked { client, page: *page, offset: *offset, operation: *operation };
+                self.handle_atomic_request(site, from, asked)
             }
             Message::AtomicReply { ticket, page, outcome, turn } => {
                 let Some((asked, offset)) = self.operating_there.remove(ticket) else {
                     let got = format!("one for thread {ticket}, {page}");
-                    return Err(unexpected("an atomic's result only after a request", got));
+                    return Err(unexpected(Expected::RequestedAtomic, got));
                 };
-                let (waiter, turn, outcome) = (Waiter(*ticket), *turn, *outcome);
-                site.tell(|| Some(Fact::Atomic { waiter, page: asked, offset, turn, outcome }));
-                site.out.wake(waiter, Outcome::Atomic(outcome));
+                let operated = Operated { page: asked, offset, turn: *turn, outcome: *outcome };
+                site.end_operation(Waiter(*ticket), operated);
                 Ok(())
             }
             Message::HomeTransfer { page, moves, copyset, turns } => {
-                self.handle_transfer(site, from, *page, *moves, copyset, turns)
+                self.handle_transfer(site, from, Transfer { page: *page, moves: *moves, copyset, turns })
             }
             Message::HomeMoved { page, moves } => self.handle_moved(site, from, *page, *moves),
-            _ => Err(unexpected("a message of eager release consistency", "another".to_owned())),
+            _ => Err(unexpected(Expected::EagerMessage, "another".to_owned())),
         }
     }
 

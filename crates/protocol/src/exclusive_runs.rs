@@ -1,12 +1,15 @@
-//! Exclusive runs: pages homed here that no other node has ever asked for are given to the program in runs.
+//! Runs of pages that are homed here and that the program may use without any message.
 //!
-//! A program that fills an array faults once a page, although nobody else has any of them: no message, no notice, no twin. Where its
-//! first touches go on and on, upwards or downwards, each fault gives it twice as many pages as the one before, up to a
-//! bound. They are *exclusive* like a page that was touched: when another node comes for one, it counts as written.
-//! So a program touches no more pages than it would, and is given no more than twice those.
+//! A program that fills an array faults once a page, although no other node has any of them: no message, no
+//! notice, no twin. Where its touches go on and on, upwards or downwards, each fault gives it twice as many
+//! pages as the one before, up to a bound. Pages that no other node has asked for are *exclusive* like a page
+//! that was touched: when another node comes for one, it counts as written. So a program touches no more
+//! pages than it would, and is given no more than twice those. Where many touches of a block of pages come in
+//! no order, each gives out the pages around it ([`Blocks`]).
 
 use hiroba_base::{PageId, PageSet};
 
+use crate::anticipation::blocks::Blocks;
 use crate::coherence::Site;
 use crate::home::Located;
 
@@ -23,6 +26,7 @@ pub(crate) struct ExclusiveRuns {
     runs: Vec<Run>,
     /// Counts first touches.
     clock: u64,
+    blocks: Blocks,
 }
 
 #[derive(Debug)]
@@ -38,6 +42,7 @@ struct Run {
 impl ExclusiveRuns {
     /// A page of `granules` granules is touched: how many pages, at most `pages_max`, are to be given out, and whether upwards.
     fn touch(&mut self, page: PageId, granules: u64, pages_max: u64) -> (u64, bool) {
+        assert!(granules > 0 && pages_max > 0, "{page}: a page has granules, and is given out");
         self.clock += 1;
         let clock = self.clock;
         let continues = |run: &Run| {
@@ -71,16 +76,17 @@ impl ExclusiveRuns {
         }
     }
 
-    /// The program has touched a page homed here that nobody has heard of: it may use the page, and those that follow. `is_known` tells whether
-    /// the engine knows anything of a page: such a one goes its own way.
+    /// The program has touched a page homed here: it may use the page, and those that follow. `is_in_the_way`
+    /// tells of pages that go their own way.
     pub(crate) fn give(
         &mut self,
         site: &Site,
         touched: Located,
-        is_known: impl Fn(PageId) -> bool,
+        is_in_the_way: impl Fn(PageId) -> bool,
     ) -> PageSet {
         let page_bytes = u64::from(site.page_bytes(touched.page));
-        if !site.fetches_ahead {
+        assert_eq!(touched.home, site.me, "{}: only home pages are exclusive", touched.page);
+        if !site.prefetches {
             return PageSet::from_iter([touched.page]);
         }
         // Where a page goes to whoever is the first to touch it, what nobody has touched yet is nobody's.
@@ -93,7 +99,7 @@ impl ExclusiveRuns {
         let mut next = touched.page;
         while given.len() < pages && region.contains(next) {
             let located = site.locate(next);
-            if located.page != touched.page && (located.home != site.me || is_known(located.page)) {
+            if located.page != touched.page && (located.home != site.me || is_in_the_way(located.page)) {
                 break;
             }
             given.insert(located.page);
@@ -102,7 +108,15 @@ impl ExclusiveRuns {
             let Some(after) = (if upwards { Some(located.span().end()) } else { below }) else { break };
             next = after;
         }
+        assert!(given.contains(touched.page), "{}: what was touched is given out", touched.page);
         self.note(touched.page, end, upwards, touched.granules);
+        if pages == 1 && pages_max > 1 {
+            // It follows no other: where many of a block are touched, each gives out what lies around it.
+            let around = self.blocks.around(site, touched);
+            around.filter(|other| other.home == site.me && !is_in_the_way(other.page)).for_each(|other| {
+                given.insert(other.page);
+            });
+        }
         given
     }
 }

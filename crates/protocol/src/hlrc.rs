@@ -4,6 +4,9 @@
 //! Shared Virtual Memory Systems*, OSDI 1996, its section on protocols; for intervals, vector timestamps and write
 //! notices Keleher, Cox, Zwaenepoel, *Lazy Release Consistency for Software Distributed Shared Memory*, ISCA 1992.
 //!
+//! Tests: `check/tests/all/hlrc.rs`, and there `page_axioms.rs`, `moves.rs`, `supplies.rs`, `explore.rs`,
+//! `golden.rs` and `endurance.rs`.
+//!
 //! A node's execution is divided into **intervals** that end at releases. When one ends, each page written in
 //! it is compared with its **twin** and the **diff** goes to the page's **home**, whose copy is thus always up to
 //! date. An acquirer is told, in **write notices**, which pages changed in intervals it has not seen, and
@@ -29,14 +32,14 @@
 //! | home, diffs missing | – | None | no | wait for the diffs | the same |
 //! | coming (see `moves.rs`) | – | None | no | wait for the page | the same |
 //!
-//! A release takes *dirty* to *clean* (diff) and *home, written* to *home, shared, clean* (notice only). A notice
-//! takes a copy to *absent* or *invalidated*, and a home page to *diffs missing* until they come. A home page that
-//! has been written after each fetch is left writable at the next ones, *unguarded*: it counts as written, up to the
-//! barrier that makes it exclusive (`tracking.rs`).
+//! A release takes *dirty* to *clean* (diff) and *home, written* to *home, shared, clean* (notice only). A
+//! notice takes a copy to *absent* or *invalidated*, and a home page to *diffs missing* until they come. A
+//! home page that has been written after each fetch is left writable at the next ones, *unguarded*: it counts
+//! as written, up to the barrier that makes it exclusive (`tracking.rs`).
 //!
-//! Where the host tracks writes asynchronously ([`WriteTracking::Async`]) stores to all but long pages
-//! ([`FAULTING_FROM_GRANULES`](crate::FAULTING_FROM_GRANULES)) never fault on a page that is here. The host notes
-//! stores to *watched* pages, and a release asks which pages those are. The rows that differ:
+//! Where the host tracks writes asynchronously ([`WriteTracking::Async`](crate::WriteTracking)) stores to all but long pages
+//! ([`FAULTING_FROM_GRANULES`](crate::FAULTING_FROM_GRANULES)) never fault on a page that is here. The host
+//! notes stores to *watched* pages, and a release asks which pages those are. The rows that differ:
 //!
 //! | state | valid | access | twin | load faults | store faults |
 //! |---|---|---|---|---|---|
@@ -48,20 +51,25 @@
 //! | home, shared, watched | – | watched | no | – | – |
 //! | home, resting | – | None | no | → home, shared, watched | the same |
 //!
-//! The twin is kept from the fetch on. At a release it becomes twin + diff, never the page, which siblings may be
-//! writing. A copy that no thread has written for [`RESTING_AFTER_RELEASES`] gives its twin and its place in the scan
-//! up, and is *closed*; a home page likewise, and is *resting*.
+//! The twin is kept from the fetch on. At a release it becomes twin + diff, never the page, which siblings
+//! may be writing. A copy that no thread has written for [`RESTING_AFTER_RELEASES`] gives its twin and its
+//! place in the scan up, and is *closed*; a home page likewise, and is *resting*.
+//!
+//! Where the host is short of memory copies become absent, dirty ones when a release has sent their diffs
+//! (`leaving.rs`).
 //!
 //! Several threads a node: they share the node's pages, so only what crosses nodes is the engine's business. A node arrives at a
 //! collective when all threads of its team have come. Other threads may go on and synchronise meanwhile, so a grant may
 //! reach a node before the departure that its sender has seen: it waits for that; and knowledge that is later than an arrival
 //! is passed on with the next one (`beyond`).
 //!
-//! Copies come one by one as they are touched, or many in a message: `copies.rs` asks, sends and installs. What comes
-//! before it is touched is chosen elsewhere ([`crate::anticipation`]): this protocol tells what happens to its copies,
-//! and fetches what is proposed. The nodes meet along a tree ([`crate::barrier`]).
+//! Copies come one by one as they are touched, or many in a message: `copies.rs` asks, sends and installs.
+//! What comes before it is touched is chosen elsewhere ([`crate::anticipation`]): this protocol tells what
+//! happens to its copies, and fetches what is proposed. The nodes meet along a tree ([`crate::barrier`]).
 //!
 //! Deviations from the paper:
+//! - An unlock that no other node waits for does not end the interval; the release takes place when another
+//!   node asks for the lock (see [`crate::lock`]).
 //! - An acquire does not end the interval. A dirty page that it invalidates keeps its twin, and the page that is
 //!   fetched later is merged: bytes in which it differs from the twin go into frame and twin.
 //! - The log of intervals keeps only each writer's latest notice for a page (see [`crate::interval`]).
@@ -77,8 +85,10 @@
 //!   announced page as written. Any doubt is settled by a request. See `one_sided.rs`, which argues why this is right.
 
 mod atomics;
+mod claims;
 mod copies;
 mod early;
+mod leaving;
 mod moves;
 mod one_sided;
 mod state;
@@ -90,9 +100,10 @@ use std::collections::{BTreeMap, VecDeque};
 use hiroba_base::{
     Access, IntervalSeq, LockId, NodeId, PageId, PageRange, PageSet, VectorTimestamp, VersionVector,
 };
-use hiroba_wire::{Ahead, AtomicOperation, HomeMoves, Limits, Message, PageDiff, Ticket};
+use hiroba_wire::{Ahead, AtomicOperation, HomeMoves, Message, PageDiff, Ticket};
 use rustc_hash::FxHashMap;
 
+use self::leaving::Leaving;
 use self::moves::Moves;
 use self::one_sided::Reach;
 pub use self::state::State;
@@ -100,13 +111,12 @@ use self::state::{Circumstances, Homed};
 pub use self::tracking::RESTING_AFTER_RELEASES;
 use self::tracking::{Leave, Watch};
 use crate::anticipation::{Anticipation, Touch};
-use crate::coherence::{Coherence, Site, WordOperation};
-use crate::engine::wanted_beyond;
+use crate::coherence::{Coherence, PageMove, Site, WordOperation};
 use crate::exclusive_runs::ExclusiveRuns;
 use crate::home::{HomePolicy, Located};
-use crate::{
-    Consistency, Done, Effect, Fact, Outcome, ProtocolError, Waiter, WriteTracking, diff, unexpected,
-};
+use crate::thread::wanted_beyond;
+use crate::words::{Client, Turns};
+use crate::{Done, Effect, Expected, Fact, Outcome, ProtocolError, Waiter, diff, unexpected};
 
 /// Diffs for one home are sent when they reach this many bytes, so that a long release overlaps with the network and no
 /// message grows with the number of dirty pages.
@@ -133,15 +143,15 @@ pub struct Hlrc {
     /// What the interval that is being closed owes to each home.
     flushes: BTreeMap<NodeId, Flush>,
     /// `Effect::Atomic`s that the host has not answered yet, in order: who wants the result, and of which word (page and offset).
-    atomics: VecDeque<(AtomicClient, PageId, u32)>,
+    atomics: VecDeque<(Client, PageId, u32)>,
     /// Atomic operations under way at other homes, by waiting thread.
     atomic_targets: FxHashMap<Ticket, AtomicTarget>,
-    /// When somebody keeps a record: how many operations there were on each atomic word homed here, by page and offset. As many as the program
-    /// has such words.
-    atomic_turns: FxHashMap<(PageId, u32), u64>,
+    /// Of the words homed here.
+    turns: Turns,
     exclusive_runs: ExclusiveRuns,
     moves: Moves,
     anticipation: Anticipation,
+    leaving: Leaving,
 }
 
 #[derive(Debug, Default)]
@@ -153,8 +163,8 @@ struct Page {
     twin: bool,
     /// The host notes writes (asynchronous tracking).
     watched: bool,
-    /// In which period it was last written or begun to be watched.
-    busy_in: u32,
+    /// In which release it was last written or begun to be watched.
+    busy_at: u32,
     /// The intervals that the copy holds; on the home, those whose diffs have come.
     held: VersionVector,
     /// What notices demand beyond `held`.
@@ -171,8 +181,6 @@ struct Page {
     leave: Leave,
     /// Home: threads have operated on atomic words in it.
     has_words: bool,
-    /// Where it goes to whoever is the first to touch it: this node, which sees that, has seen it.
-    is_touched: bool,
     /// A request is under way (copy), or diffs are awaited (home): who waits, and for which access.
     fetch: Option<Fetch>,
     /// Home: requests that wait for diffs.
@@ -196,7 +204,7 @@ struct PendingRequest {
 #[derive(Debug)]
 enum HomeRequest {
     Page(NodeId),
-    Atomic { client: AtomicClient, offset: u32, operation: AtomicOperation },
+    Atomic { client: Client, offset: u32, operation: AtomicOperation },
 }
 
 /// Of an atomic operation under way at another home.
@@ -207,12 +215,6 @@ struct AtomicTarget {
     /// The page has been read from the home's frame meanwhile, or has moved: nobody knows whether what is here now is from before or after the
     /// operation, or after later ones.
     overtaken: bool,
-}
-
-#[derive(Clone, Copy, Debug)]
-enum AtomicClient {
-    Here(Waiter),
-    There(NodeId, Ticket),
 }
 
 #[derive(Debug, Default)]
@@ -227,31 +229,29 @@ impl Hlrc {
         Hlrc::default()
     }
 
-    /// The engine of node `me`, with nothing allocated.
-    pub fn engine(me: NodeId, limits: Limits, tracking: WriteTracking) -> Consistency {
-        Consistency::new(me, limits, tracking, Box::new(Hlrc::new()))
-    }
-
-    /// The engine of a node that makes every write of every interval show as a diff, and the first load from each page as a fault, so that the
-    /// host can hold concurrent ones against each other (see [`crate::races`]): home pages have twins too, none is exclusive, acquires end
-    /// the interval, which takes all access away, and pages that nobody has touched yet have none. Slower by far.
-    pub fn looking_for_races(me: NodeId, limits: Limits) -> Consistency {
-        let protocol = Box::new(Hlrc { looks_for_races: true, ..Hlrc::new() });
-        // The first store of an interval must fault.
-        Consistency::new(me, limits, WriteTracking::Fault, protocol).ending_intervals_at_acquires()
+    /// Makes every write of every interval show as a diff, and the first load from each page as a fault, so that the host can
+    /// hold concurrent ones against each other (see [`crate::races`]): home pages have twins too, none is exclusive, an
+    /// acquire takes all access away, and pages that no thread has touched yet have none. Much slower.
+    pub fn looking_for_races() -> Hlrc {
+        Hlrc { looks_for_races: true, ..Hlrc::new() }
     }
 
     fn protect(&mut self, site: &mut Site, page_id: PageId, access: Access) {
-        let page = self.pages.entry(page_id).or_default();
-        page.access = access;
-        if std::mem::take(&mut page.watched) {
-            self.watch.pages.remove(&page_id);
-        }
+        self.set_access(page_id, access);
         if self.looks_for_races && access > Access::None {
             self.given.insert(page_id);
         }
-        let pages = site.locate(page_id).span();
-        site.out.push(Effect::Protect { pages, access });
+        site.protect(page_id, access);
+    }
+
+    /// What the program may do with the page without a fault is set by an effect that follows.
+    fn set_access(&mut self, page_id: PageId, access: Access) {
+        let page = self.pages.entry(page_id).or_default();
+        page.access = access;
+        if std::mem::take(&mut page.watched) {
+            let was_watched = self.watch.pages.remove(&page_id);
+            assert!(was_watched, "{page_id}: what is watched is among the watched pages");
+        }
     }
 
     /// Whether the host notes writes to any page.
@@ -260,28 +260,24 @@ impl Hlrc {
     }
 
     fn make_twin(&mut self, site: &mut Site, page_id: PageId) {
-        self.pages.entry(page_id).or_default().twin = true;
+        let page = self.pages.entry(page_id).or_default();
+        assert!(!page.twin, "{page_id}: it has a twin already");
+        page.twin = true;
         let page_bytes = site.page_bytes(page_id);
         site.out.push(Effect::Twin { page: page_id, page_bytes });
     }
 
     /// Sets the access of pages, in as few effects as they have runs.
     fn protect_set(&mut self, site: &mut Site, pages: &PageSet, access: Access) {
-        for page_id in pages.iter() {
-            let page = self.pages.entry(page_id).or_default();
-            page.access = access;
-            if std::mem::take(&mut page.watched) {
-                self.watch.pages.remove(&page_id);
-            }
-        }
+        pages.iter().for_each(|page_id| self.set_access(page_id, access));
         if self.looks_for_races && access > Access::None {
             self.given.extend(pages);
         }
         site.protect_all(pages, access);
     }
 
-    /// The row that a page is in; none if it fits no row.
-    pub(crate) fn state_of(&self, site: &Site, page: Located) -> Option<State> {
+    /// The row that a page is in of which this node knows something; none if it fits no row.
+    fn state_of(&self, site: &Site, page: Located, known: &Page) -> Option<State> {
         let Located { page: page_id, home, .. } = page;
         let homed = match home == site.me {
             _ if self.moves.is_coming(page_id) => Homed::HereSoon,
@@ -295,12 +291,13 @@ impl Hlrc {
             is_closing: site.is_closing(),
             looks_for_races: self.looks_for_races,
         };
-        State::of(&self.pages[&page_id], around)
+        State::of(known, around)
     }
 
     /// While data races are looked for: what the program had access to in the interval that is being closed, and has not any more. The first
     /// touch of each page in the next one faults.
     fn take_given(&mut self) -> PageSet {
+        assert!(self.looks_for_races, "else pages stay accessible beyond a release");
         let mut taken = PageSet::new();
         for page_id in std::mem::take(&mut self.given).iter() {
             let page = self.pages.entry(page_id).or_default();
@@ -314,6 +311,8 @@ impl Hlrc {
 
 /// Faults: a copy is fetched whole from its home (Zhou, Iftode, Li).
 impl Hlrc {
+    /// Absent → clean or dirty by one round trip to the home (Zhou, Iftode, Li); clean, closed → dirty by a
+    /// twin (Keleher, Cox, Zwaenepoel: multiple writers); home, shared, clean → home, written without one.
     fn handle_fault(&mut self, site: &mut Site, located: Located, wanted: Access, waiter: Option<Waiter>) {
         let Located { page: page_id, home, .. } = located;
         let page = self.pages.entry(page_id).or_default();
@@ -332,7 +331,7 @@ impl Hlrc {
             page.wait(wanted, waiter);
             return;
         } else if home == site.me {
-            self.note_touch(site, site.me, page_id);
+            self.moves.choice.note_touch(&site.homes, site.me, site.me, page_id);
             self.grant_home_access(site, located, wanted);
         } else if page.valid {
             let touch = if page.access == Access::None { Touch::Opened } else { Touch::Written };
@@ -356,11 +355,17 @@ impl Hlrc {
 
     fn grant_home_access(&mut self, site: &mut Site, located: Located, wanted: Access) {
         let page_id = located.page;
+        assert_eq!(located.home, site.me, "{page_id}: its home is here");
         let page = self.pages.entry(page_id).or_default();
+        assert!(page.needed.is_empty(), "{page_id}: no diff that notices name is missing");
         let has_twin = page.twin;
+        let is_closed = page.access == Access::None;
+        if is_closed && !has_twin && site.is_async(page_id) && !self.looks_for_races {
+            return self.give_own(site, located);
+        }
         if !page.shared && !self.looks_for_races {
             if !page.unnoticed && page.held.is_empty() {
-                return self.give_untouched(site, located);
+                return self.give_own(site, located);
             }
             if page.access == Access::Read {
                 // Its readers have dropped what they had, and it is written again.
@@ -381,13 +386,29 @@ impl Hlrc {
         }
     }
 
-    /// The program has touched a page homed here that nobody has heard of.
-    fn give_untouched(&mut self, site: &mut Site, touched: Located) {
-        let given = self.exclusive_runs.give(site, touched, |page| self.pages.contains_key(&page));
+    /// The program has touched a page homed here to which it has no access: it may use the page, and those of
+    /// its run.
+    fn give_own(&mut self, site: &mut Site, touched: Located) {
+        let Hlrc { exclusive_runs, pages, moves, .. } = self;
+        let is_in_the_way = |page_id: PageId| {
+            pages.get(&page_id).is_some_and(|page| {
+                let is_untouched = page.access == Access::None && !page.twin && page.fetch.is_none();
+                !(is_untouched && page.needed.is_empty()) || moves.keeps_away(page_id)
+            })
+        };
+        let given = exclusive_runs.give(site, touched, is_in_the_way);
+        let (mut watched, mut free) = (PageSet::new(), PageSet::new());
         for page_id in given.iter() {
-            self.pages.entry(page_id).or_default().unnoticed = true;
+            let page = self.pages.entry(page_id).or_default();
+            if page.shared && site.is_async(page_id) {
+                watched.insert(page_id);
+            } else if !page.shared {
+                page.unnoticed = true;
+                free.insert(page_id);
+            }
         }
-        self.protect_set(site, &given, Access::Write);
+        self.watch_set(site, &watched);
+        self.protect_set(site, &free, Access::Write);
     }
 }
 
@@ -402,6 +423,8 @@ impl Page {
 
 /// The home's side: it applies diffs as they come, and serves a page when it holds what the request names.
 impl Hlrc {
+    /// A request names the intervals that the page must hold; where some are missing it waits for their diffs
+    /// (Zhou, Iftode, Li: the home compares versions).
     fn handle_home_request(
         &mut self,
         site: &mut Site,
@@ -421,17 +444,20 @@ impl Hlrc {
     fn serve(&mut self, site: &mut Site, page_id: PageId, request: HomeRequest) {
         match request {
             HomeRequest::Page(to) => {
-                self.note_touch(site, to, page_id);
+                self.moves.choice.note_touch(&site.homes, site.me, to, page_id);
                 self.send_pages(site, to, &[page_id]);
             }
             HomeRequest::Atomic { client, offset, operation } => {
                 self.pages.entry(page_id).or_default().has_words = true;
+                self.moves.claims.note_words(page_id);
                 self.atomics.push_back((client, page_id, offset));
                 site.out.push(Effect::Atomic { page: page_id, offset, operation });
             }
         }
     }
 
+    /// Diffs are applied when they come, and kept no longer (Zhou, Iftode, Li). Home, diffs missing → home,
+    /// shared, clean with the last of them.
     fn handle_diffs(
         &mut self,
         site: &mut Site,
@@ -446,9 +472,11 @@ impl Hlrc {
             let held = self.pages.get(&page_id).map_or(0, |page| page.held.get(writer));
             if held > seq {
                 let got = format!("one of interval {seq} behind interval {held}");
-                return Err(unexpected("a writer's diffs in the order of its intervals", got));
+                return Err(unexpected(Expected::DiffsInOrder, got));
             }
-            if !self.moves.keep_diff(diff, writer, seq, false) {
+            // Its writer names a page again only to say that the interval's last diff has come.
+            let says_nothing = held == seq && runs.is_empty();
+            if !says_nothing && !self.moves.keep_diff(diff, writer, seq, false) {
                 self.apply_diff(site, page_id, writer, seq, runs);
                 self.serve_pending(site, page_id);
             }
@@ -464,7 +492,7 @@ impl Hlrc {
         let PageDiff { page: page_id, runs } = *diff;
         let located = site.homes.locate(page_id);
         if located.is_none_or(|located| located.page != page_id || located.home != site.me) {
-            return Err(unexpected("diffs of pages that are homed here", format!("one of {page_id}")));
+            return Err(unexpected(Expected::DiffsToHome, format!("one of {page_id}")));
         }
         Ok(diff::check(runs, site.page_bytes(page_id) as usize)?)
     }
@@ -477,6 +505,7 @@ impl Hlrc {
         seq: IntervalSeq,
         runs: &[u8],
     ) {
+        assert!(site.is_home(page_id), "{page_id}: diffs are applied at its home");
         self.change_frame(site, page_id, writer, seq, runs);
         let page = self.pages.entry(page_id).or_default();
         page.held.advance(writer, seq);
@@ -502,9 +531,9 @@ impl Hlrc {
             site.out.push(Effect::Apply { page: page_id, runs: runs.to_vec() });
         }
         site.tell(|| Some(Fact::Applied { page: page_id, writer, seq, bytes: runs.len() as u32 }));
-        self.moves.note_modified(page_id, writer, runs.len());
+        self.moves.choice.note_modified(page_id, writer, runs.len());
         // It may have come there with others before anybody touched it.
-        self.note_touch(site, writer, page_id);
+        self.moves.choice.note_touch(&site.homes, site.me, writer, page_id);
     }
 
     fn serve_pending(&mut self, site: &mut Site, page_id: PageId) {
@@ -525,10 +554,16 @@ impl Hlrc {
     }
 }
 
-/// Releases: closing an interval, diffs to the homes.
+/// Releases: closing an interval, diffs to the homes (Zhou, Iftode, Li; Barli, Watanabe, Sakai, Tanaka,
+/// section 2.3, of HLRC).
 impl Hlrc {
+    /// The interval ends. Dirty → clean; home, written → home, shared, clean.
     fn close_interval(&mut self, site: &mut Site) {
         let seq = site.closing();
+        assert!(self.flushes.is_empty(), "what the interval before owed to homes is sent");
+        if !site.closes_for_move() {
+            self.send_withheld(site);
+        }
         let mut written = std::mem::take(&mut self.written);
         written.extend(&self.watch.unguarded);
         let resting = if site.closes_for_move() { self.rest_for_move(site) } else { PageSet::new() };
@@ -540,7 +575,7 @@ impl Hlrc {
         for page_id in written.iter() {
             let home_here = site.is_home(page_id);
             if home_here && self.moves.are_on(site) {
-                self.moves.note_written_here(page_id, site.me, site.page_bytes(page_id));
+                self.moves.choice.note_written_here(page_id, site.me, site.page_bytes(page_id));
             }
             let page = self.pages.entry(page_id).or_default();
             // One that is unguarded still counts as written until the barrier that follows makes it exclusive.
@@ -548,6 +583,7 @@ impl Hlrc {
                 page.access = Access::Read;
                 lowered.insert(page_id);
             }
+            assert!(page.held.get(site.me) <= seq, "{page_id}: versions only grow");
             if home_here {
                 page.held.advance(site.me, seq);
                 page.served = false;
@@ -568,6 +604,7 @@ impl Hlrc {
         site.await_answers(copies.len());
         for page_id in copies {
             let page = self.pages.entry(page_id).or_default();
+            assert!(page.twin, "{page_id}: only what has a twin is compared");
             // What a home page had a twin for is over.
             let keep_twin = page.watched && !site.is_home(page_id);
             page.twin = keep_twin;
@@ -580,12 +617,16 @@ impl Hlrc {
         let home = site.locate(page_id).home;
         let seq = site.closing();
         site.note_changed(page_id);
+        let before = self.pages.get(&page_id).map_or(0, |page| page.held.get(site.me));
+        assert!(before <= seq, "{page_id}: a copy holds no interval of this node that has yet to end");
         if home == site.me {
             let page = self.pages.entry(page_id).or_default();
             page.held.advance(site.me, seq);
             page.served = false;
             return;
         }
+        self.send_withheld_of(site, page_id);
+        let Some(runs) = self.withhold(site, page_id, runs) else { return };
         let flush = self.flushes.entry(home).or_default();
         // Not before there is more to send, since the last message must say that it is the last.
         let full = flush.bytes >= FLUSH_BATCH_BYTES;
@@ -614,22 +655,35 @@ impl Hlrc {
         }
         let seq = site.closing();
         for (home, flush) in std::mem::take(&mut self.flushes) {
-            send_flush(site, home, seq, true, &flush);
+            let is_all = !self.moves.claims.withholds_from(home, seq);
+            if !is_all {
+                self.moves.claims.leave_unfinished(home, flush.diffs[0].0, seq);
+            }
+            send_flush(site, home, seq, is_all, &flush);
         }
     }
 }
 
 fn send_flush(site: &mut Site, home: NodeId, seq: IntervalSeq, last: bool, flush: &Flush) {
+    assert_ne!(home, site.me, "a home makes no diffs for itself");
+    assert!(!flush.diffs.is_empty(), "a home is told what has changed");
+    debug_assert_eq!(
+        flush.bytes,
+        flush.diffs.iter().map(|(_, runs)| runs.len()).sum(),
+        "all runs are counted"
+    );
     let diffs = flush.diffs.iter().map(|(page, runs)| PageDiff { page: *page, runs }).collect();
     site.out.send(home, &Message::Diffs { seq, last, diffs });
 }
 
 /// Acquires: learning what changed from write notices (Keleher, Cox, Zwaenepoel).
 impl Hlrc {
+    /// Clean, dirty → absent, invalidated; a home page → home, diffs missing, until they come.
     fn note_needed(&mut self, writer: NodeId, seq: IntervalSeq, page_id: PageId, voided: &mut PageSet) {
         let page = self.pages.entry(page_id).or_default();
         if page.held.get(writer) < seq {
             page.needed.advance(writer, seq);
+            self.moves.claims.note_other_writer(page_id);
             self.void(page_id, voided);
         }
     }
@@ -690,6 +744,10 @@ impl Coherence for Hlrc {
         self.reach.is_some()
     }
 
+    fn leaves_intervals_open(&self) -> bool {
+        !self.looks_for_races
+    }
+
     fn can_move_homes(&self) -> bool {
         !self.looks_for_races
     }
@@ -702,9 +760,10 @@ impl Coherence for Hlrc {
         self.pages.keys().copied().collect()
     }
 
-    fn state(&self, site: &Site, page: Located) -> Result<&'static str, String> {
-        let state = self.state_of(site, page);
-        state.map(State::name).ok_or_else(|| format!("{:?}", self.pages[&page.page]))
+    fn state(&self, site: &Site, page: Located) -> Option<Result<&'static str, String>> {
+        let known = self.pages.get(&page.page)?;
+        let state = self.state_of(site, page, known);
+        Some(state.map(State::name).ok_or_else(|| format!("{known:?}")))
     }
 
     fn fault(&mut self, site: &mut Site, page: Located, wanted: Access, waiter: Option<Waiter>) {
@@ -731,7 +790,7 @@ impl Coherence for Hlrc {
         from: NodeId,
         message: &Message<'_>,
     ) -> Result<(), ProtocolError> {
-        if self.keeps_ahead(site, from, message) {
+        if self.defers(site, from, message) {
             return Ok(());
         }
         match message {
@@ -754,7 +813,7 @@ impl Coherence for Hlrc {
             }
             Message::Diffs { seq, last, diffs } => self.handle_diffs(site, from, *seq, *last, diffs),
             Message::AtomicRequest { ticket, page, offset, operation, needed } => {
-                let client = AtomicClient::There(from, *ticket);
+                let client = Client::There(from, *ticket);
                 let request = HomeRequest::Atomic { client, offset: *offset, operation: *operation };
                 self.handle_home_request(site, *page, needed, request);
                 Ok(())
@@ -762,7 +821,7 @@ impl Coherence for Hlrc {
             Message::AtomicReply { ticket, outcome, turn, .. } => {
                 self.handle_atomic_reply(site, *ticket, *outcome, *turn)
             }
-            _ => Err(unexpected("a message of home-based LRC", "another".to_owned())),
+            _ => Err(unexpected(Expected::HomeBasedMessage, "another".to_owned())),
         }
     }
 
@@ -771,7 +830,10 @@ impl Coherence for Hlrc {
             Done::Diff { runs, .. } if runs.is_empty() => {}
             Done::Diff { page, runs } => self.handle_diff(site, page, runs),
             Done::Read { pages, outcome } => self.handle_read(site, pages, outcome),
-            Done::Unwritten { granules, .. } => self.handle_unwritten(site, &granules),
+            Done::Unwritten { granules, .. } => {
+                self.handle_unwritten(site, &granules);
+                self.give_up_frames(site);
+            }
             Done::Merged { page, dirty } => {
                 if !dirty && site.is_async(page) {
                     self.written.remove(page);
@@ -842,7 +904,7 @@ impl Coherence for Hlrc {
         self.choose_moves(site)
     }
 
-    fn handle_moves(&mut self, site: &mut Site, moves: &[(PageId, NodeId)]) -> Result<(), ProtocolError> {
+    fn handle_moves(&mut self, site: &mut Site, moves: &[PageMove]) -> Result<(), ProtocolError> {
         self.begin_moves(site, moves)
     }
 
@@ -850,7 +912,16 @@ impl Coherence for Hlrc {
         self.end_rest(site);
     }
 
+    fn give_up(&mut self, site: &mut Site, pages: &[PageId]) {
+        self.let_leave(site, pages);
+    }
+
+    fn give_up_after_release(&mut self, site: &mut Site) {
+        self.end_leaving(site);
+    }
+
     fn hand_over(&mut self, site: &mut Site, lock: LockId, to: NodeId, seen: &VectorTimestamp) {
+        self.send_withheld(site);
         self.send_with_lock(site, lock, to, seen);
     }
 

@@ -1,119 +1,12 @@
-//! Homes: which node's copy of a page collects the diffs.
+//! Homes: which node's copy of a page collects the diffs, and which other node's should ([`HomeChoice`]).
+
+mod choice;
 
 use hiroba_base::{NodeId, PageId, PageRange, PageSet};
 use hiroba_wire::Placement;
 use rustc_hash::FxHashMap;
 
-/// Whether homes move, and to whom.
-///
-/// Harada, Ishikawa, Hori, Tezuka, Sumimoto, Takahashi, *Dynamic Home Node Reallocation on Software Distributed Shared Memory System*, HPC
-/// Asia 2000 (by modification); Sakae, Matsuoka, Sato, Harada, *Implementation and Evaluation of Dynamic Load Balancing Using Loop
-/// Re-partitioning on Omni/SCASH* (by page faults).
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum HomePolicy {
-    /// Pages stay where their region places them.
-    #[default]
-    Fixed,
-    /// At barriers a page goes to the node that has modified most of it.
-    Modification,
-    /// A page goes to the node that faults on it most.
-    Faults,
-}
-
-impl HomePolicy {
-    /// All of them.
-    pub const ALL: [HomePolicy; 3] = [HomePolicy::Fixed, HomePolicy::Modification, HomePolicy::Faults];
-
-    /// Its name on the command line.
-    pub fn name(self) -> &'static str {
-        match self {
-            HomePolicy::Fixed => "off",
-            HomePolicy::Modification => "modification",
-            HomePolicy::Faults => "faults",
-        }
-    }
-
-    /// The policy of that name.
-    pub fn named(name: &str) -> Option<HomePolicy> {
-        HomePolicy::ALL.into_iter().find(|policy| policy.name() == name)
-    }
-}
-
-/// What it takes for a page to move.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct MoveThreshold {
-    /// Periods (from barrier to barrier) in which one node has modified most of the page.
-    pub periods: u32,
-    /// Faults of one node, more than of all others.
-    pub faults: u64,
-    /// Each move of a page doubles both, up to so many times: a page that two nodes want in turn comes to rest.
-    pub doublings_max: u32,
-}
-
-impl Default for MoveThreshold {
-    fn default() -> MoveThreshold {
-        MoveThreshold { periods: 2, faults: 8, doublings_max: 8 }
-    }
-}
-
-/// What a page's home counts, to know whether another node were the better home.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct HomeUse {
-    /// By node, how many bytes it has modified, or how often it has faulted.
-    amounts: Vec<(NodeId, u64)>,
-    /// Who modified most in the latest periods, and in how many of them in succession.
-    favourite: Option<(NodeId, u32)>,
-    /// Periods in succession in which nobody modified it.
-    idle: u32,
-}
-
-/// What is known of a page is forgotten when nobody has modified it for so many periods: programs have several barriers a step.
-const IDLE_PERIODS_MAX: u32 = 16;
-
-impl HomeUse {
-    /// A node has modified so many bytes, or faulted so often.
-    pub fn note(&mut self, node: NodeId, amount: u64) {
-        match self.amounts.iter_mut().find(|(other, _)| *other == node) {
-            Some((_, amounts)) => *amounts += amount,
-            None => self.amounts.push((node, amount)),
-        }
-    }
-
-    /// Whether anything has been noted lately.
-    pub fn is_in_use(&self) -> bool {
-        !self.amounts.is_empty() || self.favourite.is_some()
-    }
-
-    /// The node to which more than half of all falls.
-    fn leader(&self) -> Option<(NodeId, u64)> {
-        let sum: u64 = self.amounts.iter().map(|(_, amount)| amount).sum();
-        self.amounts.iter().copied().find(|(_, amount)| 2 * amount > sum)
-    }
-
-    /// A period is over in which modifications were noted: where a page that has moved so often should be homed, if not here.
-    pub fn end_period(&mut self, me: NodeId, moves: u32, threshold: &MoveThreshold) -> Option<NodeId> {
-        if self.amounts.is_empty() {
-            self.idle = self.idle.saturating_add(1);
-            self.favourite = self.favourite.filter(|_| self.idle < IDLE_PERIODS_MAX);
-            return None;
-        }
-        self.idle = 0;
-        let leader = self.leader().map(|(node, _)| node).filter(|node| *node != me);
-        self.amounts.clear();
-        self.favourite = leader.map(|leader| match self.favourite {
-            Some((node, periods)) if node == leader => (node, periods.saturating_add(1)),
-            _ => (leader, 1),
-        });
-        let (node, periods) = self.favourite?;
-        (periods >= threshold.periods << moves.min(threshold.doublings_max)).then_some(node)
-    }
-
-    /// Where a page should be homed, if not here, on which faults were noted, and which has moved so often.
-    pub fn most_faulting(&self, moves: u32, threshold: &MoveThreshold) -> Option<NodeId> {
-        let (node, faults) = self.leader()?;
-        (faults >= threshold.faults << moves.min(threshold.doublings_max)).then_some(node)
-    }
-}
+pub use self::choice::{HomeChoice, HomePolicy, HomeUse, MoveThreshold};
 
 /// The homes of all allocated pages. A rule a region, not an entry a page, so it costs nothing to allocate much.
 #[derive(Debug)]
@@ -137,6 +30,17 @@ struct Region {
     pages_per_block: u64,
 }
 
+/// How a region is laid out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Layout {
+    /// The whole region.
+    pub granules: PageRange,
+    /// The length of its pages.
+    pub granules_per_page: u64,
+    /// Where they are homed.
+    pub placement: Placement,
+}
+
 /// Where a granule belongs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Located {
@@ -158,6 +62,7 @@ impl Located {
 impl HomeMap {
     /// No page is allocated yet.
     pub fn new(nodes: u16) -> HomeMap {
+        assert!(nodes > 0, "some node is a page's home");
         HomeMap { nodes, regions: Vec::new(), has_first_touches: false, moved: FxHashMap::default() }
     }
 
@@ -177,6 +82,11 @@ impl HomeMap {
     ) {
         assert!(granules_per_page.is_power_of_two(), "a page is a power of two of granules");
         assert!(whole.count.is_multiple_of(granules_per_page), "a region consists of whole pages");
+        assert!(granules.count.is_multiple_of(granules_per_page), "a part consists of whole pages");
+        assert!(
+            whole.first <= granules.first && granules.end() <= whole.end(),
+            "a part lies within its region"
+        );
         let at = self.regions.partition_point(|region| region.granules.first < granules.first);
         let clear_left = at == 0 || self.regions[at - 1].granules.end() <= granules.first;
         let clear_right = self.regions.get(at).is_none_or(|region| granules.end() <= region.granules.first);
@@ -187,12 +97,8 @@ impl HomeMap {
     }
 
     /// The runs of pages of one home that a region of `granules` will have, in order: where it has not been added, too.
-    pub fn runs(
-        &self,
-        granules: PageRange,
-        granules_per_page: u64,
-        placement: Placement,
-    ) -> impl Iterator<Item = (PageRange, NodeId)> + use<> {
+    pub fn runs(&self, layout: &Layout) -> impl Iterator<Item = (PageRange, NodeId)> + use<> {
+        let Layout { granules, granules_per_page, placement } = *layout;
         let nodes = u64::from(self.nodes);
         let region = Region::new(granules, granules, granules_per_page, placement, self.nodes);
         let length = match placement {
@@ -241,7 +147,12 @@ impl HomeMap {
 
     /// Gives an allocated page another home.
     pub fn move_page(&mut self, page: PageId, to: NodeId) {
-        if self.placed(page).is_some_and(|placed| placed.home == to) {
+        let placed = self.placed(page);
+        assert!(
+            placed.is_some_and(|placed| placed.page == page),
+            "{page}: an allocated page moves as a whole"
+        );
+        if placed.is_some_and(|placed| placed.home == to) {
             self.moved.remove(&page);
         } else {
             self.moved.insert(page, to);
@@ -327,6 +238,7 @@ impl Region {
 
     fn locate(&self, granule: PageId, nodes: u64) -> Located {
         // Powers of two: this is looked up for every page of every release.
+        debug_assert!(self.granules.contains(granule), "{granule}: it is of this region");
         let index = (granule.0 - self.whole.first.0) >> self.granules_per_page.trailing_zeros();
         let home = match self.placement {
             Placement::Block | Placement::FirstTouch => index / self.pages_per_block,
@@ -360,52 +272,6 @@ mod tests {
     }
 
     #[test]
-    fn a_page_moves_to_who_modifies_most_of_it_period_after_period() {
-        let (home, other, third) = (NodeId(0), NodeId(1), NodeId(2));
-        let mut used = HomeUse::default();
-        let mut period = |amounts: &[(NodeId, u64)], moves| {
-            amounts.iter().for_each(|(node, amount)| used.note(*node, *amount));
-            used.end_period(home, moves, &MoveThreshold::default())
-        };
-        assert_eq!(period(&[(other, 30), (third, 10)], 0), None);
-        assert_eq!(period(&[(other, 30), (third, 30)], 0), None, "nobody modified most");
-        assert_eq!(period(&[(other, 30)], 0), None, "it begins anew");
-        assert_eq!(period(&[], 0), None, "nobody modified it, which says nothing");
-        assert_eq!(period(&[(other, 30)], 0), Some(other));
-        (0..IDLE_PERIODS_MAX).for_each(|_| assert_eq!(period(&[], 0), None));
-        assert_eq!(period(&[(other, 30)], 0), None, "it begins anew");
-        assert_eq!(period(&[(other, 30), (home, 10)], 0), Some(other));
-        assert_eq!(period(&[(other, 30)], 1), None, "each move doubles what the next one takes");
-        assert_eq!(period(&[(other, 30)], 1), Some(other));
-        assert_eq!(period(&[(home, 30)], 0), None);
-        assert_eq!(period(&[], 0), None);
-    }
-
-    #[test]
-    fn a_page_moves_to_who_faults_on_it_most() {
-        let mut used = HomeUse::default();
-        let threshold = MoveThreshold::default();
-        used.note(NodeId(2), 4);
-        (0..threshold.faults - 1).for_each(|_| used.note(NodeId(1), 1));
-        assert_eq!(used.most_faulting(0, &threshold), None);
-        used.note(NodeId(1), 1);
-        assert_eq!(
-            (used.most_faulting(0, &threshold), used.most_faulting(1, &threshold)),
-            (Some(NodeId(1)), None)
-        );
-        used.note(NodeId(2), 4);
-        assert_eq!(used.most_faulting(0, &threshold), None, "another one faults as often");
-    }
-
-    #[test]
-    fn policies_have_the_names_of_the_command_line() {
-        for policy in HomePolicy::ALL {
-            assert_eq!(HomePolicy::named(policy.name()), Some(policy));
-        }
-        assert_eq!(HomePolicy::named("on"), None);
-    }
-
-    #[test]
     fn fewer_pages_than_nodes_all_have_a_home() {
         let mut map = HomeMap::new(8);
         map.add(PageRange { first: PageId(0), count: 2 }, 1, Placement::Block);
@@ -425,7 +291,8 @@ mod tests {
             }
             assert_eq!(homes(&in_parts, 4, 14), homes(&in_one, 4, 14));
             assert_eq!(in_parts.region_around(PageId(9)), Some(part(8, 6)));
-            let runs: Vec<_> = in_one.runs(whole, 2, placement).collect();
+            let runs: Vec<_> =
+                in_one.runs(&Layout { granules: whole, granules_per_page: 2, placement }).collect();
             let granules: Vec<u16> =
                 runs.iter().flat_map(|(run, home)| vec![home.0; run.count as usize]).collect();
             assert_eq!(granules, homes(&in_one, 4, 14), "{runs:?}");

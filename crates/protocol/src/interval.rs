@@ -33,6 +33,8 @@ impl IntervalLog {
 
     /// Notes that `pages` changed in interval `seq` of `node`.
     pub fn record(&mut self, node: NodeId, seq: IntervalSeq, pages: &PageSet) {
+        assert!(seq > 0, "intervals are numbered from 1");
+        assert!(node.index() < self.writers.len(), "node {node}: expected one of {}", self.writers.len());
         let writer = &mut self.writers[node.index()];
         let mut moved = PageSet::new();
         for page in pages.iter() {
@@ -65,6 +67,7 @@ impl IntervalLog {
 
     /// The notices that someone who has seen `timestamp` lacks.
     pub fn beyond(&self, timestamp: &VectorTimestamp) -> Vec<IntervalNotice> {
+        assert_eq!(timestamp.nodes(), self.writers.len(), "a timestamp speaks of all nodes");
         let mut notices = Vec::new();
         for (index, writer) in self.writers.iter().enumerate() {
             let node = NodeId(index as u16);
@@ -91,6 +94,7 @@ impl IntervalLog {
 
     /// Forgets what everybody has seen: all intervals up to `timestamp`.
     pub fn forget_through(&mut self, timestamp: &VectorTimestamp) {
+        assert_eq!(timestamp.nodes(), self.writers.len(), "a timestamp speaks of all nodes");
         for (index, writer) in self.writers.iter_mut().enumerate() {
             let seen = timestamp.get(NodeId(index as u16));
             writer.intervals = writer.intervals.split_off(&(seen + 1));
@@ -115,11 +119,11 @@ impl IntervalLog {
 
 impl WriterLog {
     fn forget(&mut self, page: PageId, seq: IntervalSeq) {
-        if let Some(interval) = self.intervals.get_mut(&seq) {
-            interval.remove(page);
-            if interval.is_empty() {
-                self.intervals.remove(&seq);
-            }
+        let interval = self.intervals.get_mut(&seq).expect("the interval of a page's latest notice is kept");
+        let was_there = interval.remove(page);
+        assert!(was_there, "{page}: its latest notice is in its interval");
+        if interval.is_empty() {
+            self.intervals.remove(&seq);
         }
     }
 }

@@ -14,11 +14,14 @@ pub mod anticipation;
 pub mod aurc;
 pub mod barrier;
 pub mod coherence;
+mod coherences;
 pub mod cond;
 mod consistency;
 pub mod diff;
+mod effect;
 mod engine;
 pub mod erc;
+mod error;
 mod exclusive_runs;
 mod fact;
 pub mod hlrc;
@@ -30,17 +33,17 @@ pub mod outbox;
 mod protocols;
 pub mod races;
 pub mod sc;
+mod subject;
 pub mod team;
+mod thread;
+mod words;
 
 pub use consistency::Consistency;
-pub use engine::{
-    Done, Effect, Engine, FAULTING_FROM_GRANULES, Misfit, Misuse, NewContent, Outcome, PageToSend,
-    ProtocolError, ReadOutcome, Synchronisation, Waiter, WriteTracking,
-};
+pub use effect::{Done, Effect, FAULTING_FROM_GRANULES, NewContent, PageToSend, ReadOutcome, WriteTracking};
+pub use engine::Engine;
+use error::unexpected;
+pub use error::{Expected, Misfit, ProtocolError};
 pub use fact::Fact;
 pub use home::HomePolicy;
 pub use protocols::{Homes, Protocol};
-
-fn unexpected(expected: &'static str, got: String) -> ProtocolError {
-    ProtocolError::Unexpected { expected, got }
-}
+pub use thread::{Misuse, Outcome, Synchronisation, Waiter};

@@ -9,6 +9,14 @@
 //!   requester ──LockRequest──▶ manager ──LockForward──▶ tail ──LockGrant──▶ requester
 //! ```
 //!
+//! Under a lazy protocol an unlock that no other node waits for does nothing but free the lock: the interval
+//! stays open, and the lock is *unreleased*. When another node asks for it, this node closes the interval
+//! first ([`LockAction::Release`]), and the lock leaves with what that made known. The writes of a critical
+//! section are thus in a closed interval before its lock leaves the node, which is all that lazy release
+//! consistency requires. A release for another reason, such as a barrier, serves all locks that were unreleased
+//! when it began. A release that turns out to be long belongs on the unlocker's time, not on the requester's:
+//! then the next unlocks of that lock close the interval themselves.
+//!
 //! `trylock` must not enter the queue. The manager asks the tail (`LockTryForward`) and holds back other requests
 //! for that lock until the tail has said whether it granted (`LockTryOutcome`), so the tail it knows is never stale.
 //!
@@ -17,6 +25,7 @@
 //! | absent        | no      | –        | no          | elsewhere |
 //! | asked for     | no      | –        | yes         | on its way; `successor` may be known already |
 //! | idle          | yes     | –        | no          | granted at once to whoever asks |
+//! | unreleased    | yes     | –        | no          | granted at once to threads here; another node becomes `successor` and waits for a release |
 //! | held          | yes     | a thread | no          | `successor` gets it at release |
 
 use std::collections::VecDeque;
@@ -25,7 +34,14 @@ use hiroba_base::{LockId, NodeId, VectorTimestamp};
 use hiroba_wire::Message;
 use rustc_hash::FxHashMap;
 
-use crate::{Misuse, ProtocolError, Waiter};
+use crate::{Expected, Misuse, ProtocolError, Waiter, unexpected};
+
+/// A deferred release that has changed more pages than this was long: the lock's next unlocks are not
+/// deferred.
+const DEFERRED_PAGES_MAX: u64 = 16;
+
+/// How many unlocks that concerns.
+const UNLOCKS_NOT_DEFERRED: u8 = 15;
 
 /// What the protocol must do for a lock.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -48,6 +64,8 @@ pub enum LockAction {
         /// The number of its hold.
         turn: u64,
     },
+    /// End the interval, then call [`Locks::hand_over_released`].
+    Release(LockId),
     /// A thread of this node holds the lock now.
     Acquired {
         /// The thread.
@@ -68,6 +86,9 @@ pub struct Locks {
     nodes: u16,
     local: FxHashMap<LockId, Local>,
     managed: FxHashMap<LockId, Managed>,
+    /// Releases of this node that have begun, and that have ended. One takes place at a time.
+    releases_begun: u64,
+    releases_ended: u64,
 }
 
 #[derive(Debug, Default)]
@@ -81,24 +102,39 @@ struct Local {
     /// Threads of this node, at most one entry each.
     queue: VecDeque<Waiter>,
     successor: Option<(NodeId, VectorTimestamp)>,
+    /// The last unlock was deferred: how many releases had begun before it.
+    unlocked_after: Option<u64>,
+    /// How many more unlocks are not deferred.
+    undeferred: u8,
 }
 
 impl Local {
+    /// A thread here may have it at once.
     fn is_idle(&self) -> bool {
-        self.token && self.holder.is_none()
+        self.token && self.holder.is_none() && self.successor.is_none()
+    }
+
+    /// Whether some write of a past hold may be in the open interval. The release that ends it begins after
+    /// the unlock.
+    fn is_unreleased(&self, releases_ended: u64) -> bool {
+        self.unlocked_after.is_some_and(|begun| releases_ended <= begun)
     }
 
     /// Gives the lock to a thread of this node.
     fn begin_hold(&mut self, lock: LockId, waiter: Waiter) -> LockAction {
+        assert!(self.token && self.holder.is_none(), "lock {}: a hold begins where the lock is free", lock.0);
         let turn = self.turns;
         self.turns = turn.wrapping_add(1);
         self.holder = Some(waiter);
+        self.unlocked_after = None;
         LockAction::Acquired { waiter, lock, turn }
     }
 
     /// Gives the lock to another node.
     fn hand_over(&mut self, lock: LockId, to: NodeId, timestamp: VectorTimestamp) -> LockAction {
+        assert!(self.token && self.holder.is_none(), "lock {}: only what is here and free leaves", lock.0);
         self.token = false;
+        self.unlocked_after = None;
         LockAction::Grant { to, lock, timestamp, turn: self.turns }
     }
 }
@@ -122,7 +158,27 @@ struct Deferred {
 impl Locks {
     /// No lock has been used yet.
     pub fn new(me: NodeId, nodes: u16) -> Locks {
-        Locks { me, nodes, local: FxHashMap::default(), managed: FxHashMap::default() }
+        assert!(me.0 < nodes, "node {me} is one of the job's {nodes}");
+        Locks {
+            me,
+            nodes,
+            local: FxHashMap::default(),
+            managed: FxHashMap::default(),
+            releases_begun: 0,
+            releases_ended: 0,
+        }
+    }
+
+    /// The node begins to end an interval.
+    pub fn note_release_begins(&mut self) {
+        assert_eq!(self.releases_begun, self.releases_ended, "one release takes place at a time");
+        self.releases_begun += 1;
+    }
+
+    /// It has ended it.
+    pub fn note_release_ended(&mut self) {
+        self.releases_ended += 1;
+        assert_eq!(self.releases_begun, self.releases_ended, "a release that ends has begun");
     }
 
     /// The locks that threads of this node hold, and which.
@@ -153,6 +209,13 @@ impl Locks {
         message: &Message<'_>,
         seen: &VectorTimestamp,
     ) -> Result<Option<Vec<LockAction>>, ProtocolError> {
+        if let Message::LockRequest { lock, .. }
+        | Message::LockTry { lock, .. }
+        | Message::LockTryOutcome { lock, .. } = message
+            && lock.manager(self.nodes) != self.me
+        {
+            return Err(unexpected(Expected::RequestToLockManager, format!("one for lock {}", lock.0)));
+        }
         let actions = match message {
             Message::LockRequest { lock, timestamp } => {
                 self.handle_request(*lock, from, timestamp.clone(), false).into_iter().collect()
@@ -190,6 +253,7 @@ impl Locks {
         if local.is_idle() {
             return Ok(vec![local.begin_hold(lock, waiter)]);
         }
+        debug_assert!(!local.queue.contains(&waiter), "lock {}: a thread waits for it once", lock.0);
         local.queue.push_back(waiter);
         Ok(local.request(lock, manager, seen).into_iter().collect())
     }
@@ -204,15 +268,58 @@ impl Locks {
         if local.token || local.requested || local.trying.is_some() {
             return LockAction::Refused(waiter);
         }
+        assert!(local.queue.is_empty(), "lock {}: who waits for it has asked for it", lock.0);
         local.trying = Some(waiter);
         LockAction::Send { to: manager, message: Message::LockTry { lock, timestamp: seen.clone() } }
+    }
+
+    /// Whether the holder may give the lock up with its interval open ([`Locks::unlock_unreleased`]).
+    pub fn may_defer(&self, lock: LockId) -> bool {
+        self.local.get(&lock).is_some_and(|local| local.undeferred == 0 && local.successor.is_none())
+    }
+
+    /// The holder gives the lock up, and its interval stays open. A thread of this node may get it.
+    pub fn unlock_unreleased(&mut self, lock: LockId) -> Option<LockAction> {
+        let begun = self.releases_begun;
+        let local = self.local(lock);
+        assert!(local.token && local.holder.is_some(), "lock {}: only what is held is released", lock.0);
+        assert!(local.successor.is_none(), "lock {}: another node waits for the interval", lock.0);
+        local.holder = None;
+        local.unlocked_after = Some(begun);
+        let next = local.queue.pop_front()?;
+        Some(local.begin_hold(lock, next))
+    }
+
+    /// The interval that the node's last holds belong to is closed, and changed this many pages: the lock
+    /// goes to the node that waits for it.
+    pub fn hand_over_released(
+        &mut self,
+        lock: LockId,
+        pages: u64,
+        seen: &VectorTimestamp,
+    ) -> Vec<LockAction> {
+        let manager = lock.manager(self.nodes);
+        let ended = self.releases_ended;
+        let local = self.local(lock);
+        assert!(!local.is_unreleased(ended), "lock {}: what leaves is released", lock.0);
+        if pages > DEFERRED_PAGES_MAX {
+            local.undeferred = UNLOCKS_NOT_DEFERRED;
+        }
+        let (to, timestamp) = local.successor.take().expect("a release was asked for by a successor");
+        let mut actions = vec![local.hand_over(lock, to, timestamp)];
+        if !local.queue.is_empty() {
+            actions.extend(local.request(lock, manager, seen));
+        }
+        actions
     }
 
     /// The holder gives the lock up. Its writes are already on their way to their homes.
     pub fn release(&mut self, lock: LockId, seen: &VectorTimestamp) -> Vec<LockAction> {
         let manager = lock.manager(self.nodes);
         let local = self.local(lock);
+        assert!(local.token && local.holder.is_some(), "lock {}: only what is held is released", lock.0);
         local.holder = None;
+        local.undeferred = local.undeferred.saturating_sub(1);
         let mut actions = Vec::new();
         if let Some((to, timestamp)) = local.successor.take() {
             // The successor asked before any thread that queues here now: first come, first served.
@@ -230,14 +337,15 @@ impl Locks {
     pub fn handle_grant(&mut self, lock: LockId, turn: u64) -> Result<LockAction, ProtocolError> {
         let local = self.local(lock);
         if local.token || !(local.requested || local.trying.is_some()) {
-            return Err(unexpected("a lock grant only after a request", format!("one for lock {}", lock.0)));
+            return Err(unexpected(Expected::RequestedGrant, format!("one for lock {}", lock.0)));
         }
+        assert!(local.holder.is_none(), "lock {}: nobody holds what is elsewhere", lock.0);
         local.token = true;
         local.turns = turn;
         local.requested = false;
         let next = local.trying.take().or_else(|| local.queue.pop_front());
         let waiter =
-            next.ok_or_else(|| unexpected("a waiting thread", format!("none for lock {}", lock.0)))?;
+            next.ok_or_else(|| unexpected(Expected::WaitingThread, format!("none for lock {}", lock.0)))?;
         Ok(local.begin_hold(lock, waiter))
     }
 
@@ -248,15 +356,17 @@ impl Locks {
         requester: NodeId,
         timestamp: VectorTimestamp,
     ) -> Result<Option<LockAction>, ProtocolError> {
+        let ended = self.releases_ended;
         let local = self.local(lock);
-        if local.is_idle() {
+        if local.is_idle() && !local.is_unreleased(ended) {
             return Ok(Some(local.hand_over(lock, requester, timestamp)));
         }
+        if local.is_idle() {
+            local.successor = Some((requester, timestamp));
+            return Ok(Some(LockAction::Release(lock)));
+        }
         if local.successor.is_some() || !(local.token || local.requested || local.trying.is_some()) {
-            return Err(unexpected(
-                "one successor for the lock's tail",
-                format!("another for lock {}", lock.0),
-            ));
+            return Err(unexpected(Expected::OneSuccessor, format!("another for lock {}", lock.0)));
         }
         local.successor = Some((requester, timestamp));
         Ok(None)
@@ -270,9 +380,14 @@ impl Locks {
         timestamp: VectorTimestamp,
     ) -> [LockAction; 2] {
         let manager = lock.manager(self.nodes);
+        let ended = self.releases_ended;
         let local = self.local(lock);
         let granted = local.is_idle();
-        let answer = if granted {
+        let answer = if granted && local.is_unreleased(ended) {
+            // It is as good as granted: threads of this node queue behind the requester.
+            local.successor = Some((requester, timestamp));
+            LockAction::Release(lock)
+        } else if granted {
             local.hand_over(lock, requester, timestamp)
         } else {
             LockAction::Send { to: requester, message: Message::LockTryRefused { lock } }
@@ -290,7 +405,7 @@ impl Locks {
         let manager = lock.manager(self.nodes);
         let local = self.local(lock);
         let Some(waiter) = local.trying.take() else {
-            return Err(unexpected("an answer only to a trylock", format!("one for lock {}", lock.0)));
+            return Err(unexpected(Expected::AnswerToTryLock, format!("one for lock {}", lock.0)));
         };
         let mut actions = vec![LockAction::Refused(waiter)];
         if !local.queue.is_empty() {
@@ -340,6 +455,7 @@ impl Locks {
 
     fn managed(&mut self, lock: LockId) -> &mut Managed {
         let me = self.me;
+        assert_eq!(lock.manager(self.nodes), me, "lock {}: its manager alone knows its tail", lock.0);
         self.managed.entry(lock).or_insert_with(|| Managed {
             tail: me,
             trying: false,
@@ -354,6 +470,7 @@ impl Local {
         if self.token || self.requested || self.trying.is_some() {
             return None;
         }
+        assert!(self.holder.is_none(), "lock {}: nobody holds what is elsewhere", lock.0);
         self.requested = true;
         Some(LockAction::Send {
             to: manager,
@@ -364,6 +481,7 @@ impl Local {
 
 impl Managed {
     fn forward(&mut self, lock: LockId, request: Deferred) -> LockAction {
+        assert!(!self.trying, "lock {}: its tail is known while nobody tries", lock.0);
         let Deferred { from: requester, timestamp, only_if_free } = request;
         let to = self.tail;
         let message = if only_if_free {
@@ -377,6 +495,86 @@ impl Managed {
     }
 }
 
-fn unexpected(expected: &'static str, got: String) -> ProtocolError {
-    ProtocolError::Unexpected { expected, got }
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LOCK: LockId = LockId(0);
+    const WAITER: Waiter = Waiter(0);
+    const SIBLING: Waiter = Waiter(1);
+
+    /// The locks of node 0 of two, which manages `LOCK`, and what it has seen.
+    fn manager() -> (Locks, VectorTimestamp) {
+        (Locks::new(NodeId(0), 2), VectorTimestamp::new(2))
+    }
+
+    fn forward(locks: &mut Locks, seen: &VectorTimestamp) -> Option<LockAction> {
+        locks.handle_forward(LOCK, NodeId(1), seen.clone()).unwrap()
+    }
+
+    fn release(locks: &mut Locks) {
+        locks.note_release_begins();
+        locks.note_release_ended();
+    }
+
+    fn grant(seen: &VectorTimestamp, turn: u64) -> LockAction {
+        LockAction::Grant { to: NodeId(1), lock: LOCK, timestamp: seen.clone(), turn }
+    }
+
+    #[test]
+    fn a_lock_leaves_behind_a_release_that_began_after_its_unlock() {
+        let (mut locks, seen) = manager();
+        locks.acquire(LOCK, WAITER, &seen).unwrap();
+        // It may have collected what was written before the last store of the hold.
+        locks.note_release_begins();
+        assert!(locks.may_defer(LOCK));
+        assert_eq!(locks.unlock_unreleased(LOCK), None);
+        locks.note_release_ended();
+        assert_eq!(forward(&mut locks, &seen), Some(LockAction::Release(LOCK)));
+        release(&mut locks);
+        assert_eq!(locks.hand_over_released(LOCK, 1, &seen), [grant(&seen, 1)]);
+    }
+
+    #[test]
+    fn a_release_for_something_else_serves_all_locks_that_were_unlocked_before() {
+        let (mut locks, seen) = manager();
+        locks.acquire(LOCK, WAITER, &seen).unwrap();
+        locks.unlock_unreleased(LOCK);
+        release(&mut locks);
+        assert_eq!(forward(&mut locks, &seen), Some(grant(&seen, 1)));
+    }
+
+    #[test]
+    fn threads_here_queue_behind_a_node_that_waits_for_a_release() {
+        let (mut locks, seen) = manager();
+        locks.acquire(LOCK, WAITER, &seen).unwrap();
+        locks.unlock_unreleased(LOCK);
+        assert_eq!(forward(&mut locks, &seen), Some(LockAction::Release(LOCK)));
+        assert_eq!(locks.try_acquire(LOCK, SIBLING, &seen), LockAction::Refused(SIBLING));
+        assert_eq!(locks.acquire(LOCK, SIBLING, &seen), Ok(vec![]));
+        release(&mut locks);
+        let request = Message::LockRequest { lock: LOCK, timestamp: seen.clone() };
+        assert_eq!(
+            locks.hand_over_released(LOCK, 1, &seen),
+            [grant(&seen, 1), LockAction::Send { to: NodeId(0), message: request }]
+        );
+    }
+
+    #[test]
+    fn a_lock_whose_releases_are_long_closes_them_at_its_next_unlocks() {
+        let (mut locks, seen) = manager();
+        locks.acquire(LOCK, WAITER, &seen).unwrap();
+        locks.unlock_unreleased(LOCK);
+        forward(&mut locks, &seen);
+        release(&mut locks);
+        locks.hand_over_released(LOCK, DEFERRED_PAGES_MAX + 1, &seen);
+        for _ in 0..UNLOCKS_NOT_DEFERRED {
+            assert!(!locks.may_defer(LOCK));
+            locks.acquire(LOCK, WAITER, &seen).unwrap();
+            locks.handle_grant(LOCK, 2).unwrap();
+            locks.release(LOCK, &seen);
+            forward(&mut locks, &seen);
+        }
+        assert!(locks.may_defer(LOCK));
+    }
 }

@@ -4,6 +4,8 @@
 //! timestamps, write notices and why all that may be lazy; Keleher, Dwarkadas, Cox, Zwaenepoel, *TreadMarks: Distributed Shared Memory on
 //! Standard Workstations and Operating Systems*, USENIX Winter 1994, its section on data structures and the one on lazy diff creation.
 //!
+//! Tests: `check/tests/all/lrc.rs`, and there `explore.rs`, `golden.rs` and `endurance.rs`.
+//!
 //! A node's execution is divided into **intervals** that end at releases. An acquirer is told, in **write notices**, which pages changed in
 //! intervals that it has not seen, and invalidates them. A later fault asks each writer that the notices name for the **diffs** of its
 //! intervals, one message a writer, and applies them to what it has of the page, in an order that agrees with happens-before. A diff is
@@ -12,7 +14,7 @@
 //! ```text
 //!   reader ──DiffsRequest (after, through)──▶ each writer ──DiffsReply──▶ reader
 //!   reader without a copy ──PageRequest──▶ home ──PagesReply──▶ reader, then as above
-//!   writer that keeps too much ──HoldRequest──▶ home (fetches diffs like any reader) ──Held──▶ writer, which forgets them
+//!   writer that keeps too much ──CatchUpRequest──▶ home (fetches diffs like any reader) ──Held──▶ writer, which forgets them
 //! ```
 //!
 //! A page on one node. *Held* are the intervals that the frame holds, *needed* those that notices name beyond them.
@@ -50,6 +52,7 @@
 //! no barrier, so a program that never meets is bounded too. Notices are forgotten at barriers, as with homes.
 //!
 //! Deviations from the papers:
+//! - An unlock that no other node waits for does not end the interval (see [`crate::lock`]).
 //! - An acquire does not end the interval, and a page may be dirty while others' diffs are applied to it.
 //! - Each writer is asked for its own diffs; one that dominates others is not asked for theirs.
 //! - The papers collect at barriers, where everybody validates or drops every page; here homes do, one page at a time, when it must be.
@@ -64,21 +67,19 @@ mod words;
 use std::collections::{BTreeMap, VecDeque};
 
 use hiroba_base::{Access, IntervalSeq, NodeId, PageId, PageRange, PageSet, VersionVector};
-use hiroba_wire::{Limits, Message, Ticket};
+use hiroba_wire::{Message, Ticket};
 use rustc_hash::FxHashMap;
 
 use self::fetching::ReceivedDiff;
 pub use self::keeping::KEPT_BYTES_MAX;
 use self::keeping::{Keeping, KeptDiff, Purpose};
 pub use self::state::State;
-use self::words::{Operation, Performed};
+use self::words::{HomeWord, Operation, Performed};
 use crate::coherence::{Coherence, Site, WordOperation};
-use crate::engine::wanted_beyond;
 use crate::home::Located;
-use crate::{Consistency, Done, Effect, Outcome, ProtocolError, Waiter, WriteTracking, unexpected};
-
-/// Pages that one hint asks for, at most.
-const HINTED_PAGES_MAX: usize = 256;
+use crate::thread::wanted_beyond;
+use crate::words::Turns;
+use crate::{Done, Effect, Expected, Outcome, ProtocolError, Waiter, unexpected};
 
 /// Lazy release consistency on one node.
 #[derive(Debug, Default)]
@@ -97,8 +98,8 @@ pub struct Lrc {
     performed: VecDeque<Performed>,
     /// The words of the operations under way at other homes, by waiting thread.
     operations_elsewhere: FxHashMap<Ticket, (PageId, u32)>,
-    /// Home, when somebody keeps a record: how many operations there were on each atomic word, by page and offset.
-    turns: FxHashMap<(PageId, u32), u64>,
+    /// Of the words homed here.
+    turns: Turns,
 }
 
 #[derive(Debug, Default)]
@@ -115,7 +116,8 @@ struct Page {
     /// What else the copy must come to hold: what others ask of the home, or what this node held before it gave its copy up.
     owed: VersionVector,
     twin: Twin,
-    /// Own writes of the open interval that are in the twin too, as runs: the interval's diff begins with them.
+    /// Own writes of the open interval that are in the twin too, as diffs: the interval's diff begins with
+    /// them.
     set_aside: Vec<Vec<u8>>,
     /// This node's own diffs, by ascending interval.
     kept: VecDeque<KeptDiff>,
@@ -223,12 +225,6 @@ impl Lrc {
         self
     }
 
-    /// The engine of node `me`, with nothing allocated. Stores must fault: the first one to a page makes its twin.
-    pub fn engine(me: NodeId, limits: Limits, tracking: WriteTracking) -> Consistency {
-        assert_eq!(tracking, WriteTracking::Fault, "the first store to a page makes its twin");
-        Consistency::new(me, limits, tracking, Box::new(Lrc::new()))
-    }
-
     fn page(&mut self, site: &Site, page_id: PageId) -> &mut Page {
         let page = self.pages.entry(page_id).or_default();
         // A notice may be the first thing that is heard of a page, before its region.
@@ -238,8 +234,7 @@ impl Lrc {
 
     fn protect(&mut self, site: &mut Site, page_id: PageId, access: Access) {
         self.page(site, page_id).access = access;
-        let pages = site.locate(page_id).span();
-        site.out.push(Effect::Protect { pages, access });
+        site.protect(page_id, access);
     }
 
     /// Takes the program's access to a page away whose copy does not hold what it must.
@@ -254,9 +249,11 @@ impl Lrc {
 
 /// Faults on pages whose copy is good, and the end of the others'.
 impl Lrc {
-    /// Lets the program at a copy that holds all that it must.
+    /// Lets the program at a copy that holds all that it must. Clean, closed → dirty by a store; home,
+    /// exclusive by any first touch.
     fn give(&mut self, site: &mut Site, page_id: PageId, wanted: Access) {
         let page = self.page(site, page_id);
+        assert!(page.is_current(), "{page_id}: a copy that is given lacks nothing");
         let is_exclusive = site.is_home(page_id) && !page.shared;
         if is_exclusive {
             self.protect(site, page_id, Access::Write);
@@ -267,15 +264,19 @@ impl Lrc {
         }
     }
 
+    /// The first store of an interval makes a twin, so that several nodes may write the page at once
+    /// (Keleher, Cox, Zwaenepoel: multiple writers). The diff of a closed page is made now at the latest
+    /// (Keleher and others 1994: lazy diff creation). Clean, closed → dirty.
     fn begin_writing(&mut self, site: &mut Site, page_id: PageId) {
         let page_bytes = site.page_bytes(page_id);
+        assert!(self.page(site, page_id).is_current(), "{page_id}: who writes a copy has all of it");
         match std::mem::replace(&mut self.page(site, page_id).twin, Twin::Open) {
             Twin::Open => {}
             Twin::None => site.out.push(Effect::Twin { page: page_id, page_bytes }),
             Twin::Closed { seq, version } => {
                 // The twin, with that diff in it, is the page as it is now.
                 self.compare(site, page_id, true, Purpose::Keep { seq, version, for_request: None });
-                self.keeping.bytes -= u64::from(page_bytes);
+                self.keeping.remove(page_id, u64::from(page_bytes));
             }
         }
         self.written.insert(page_id);
@@ -286,7 +287,7 @@ impl Lrc {
     /// anybody can get.
     fn share(&mut self, site: &mut Site, page_id: PageId) -> Result<(), ProtocolError> {
         if !site.is_home(page_id) {
-            return Err(unexpected("requests to the page's home", format!("one for {page_id}")));
+            return Err(unexpected(Expected::RequestToHome, format!("one for {page_id}")));
         }
         let page = self.page(site, page_id);
         if !std::mem::replace(&mut page.shared, true) && page.access == Access::Write {
@@ -296,9 +297,7 @@ impl Lrc {
     }
 
     fn hint(&mut self, site: &mut Site, ranges: &[PageRange]) {
-        let asked = ranges.iter().flat_map(|pages| site.homes.pages_in(*pages));
-        let asked: Vec<PageId> = asked.take(HINTED_PAGES_MAX).map(|located| located.page).collect();
-        for page_id in asked {
+        for page_id in site.hinted(ranges) {
             let page = self.page(site, page_id);
             if !page.is_current() && page.fetch.is_none() {
                 page.fetch = Some(Fetch { hinted: true, ..Fetch::default() });
@@ -317,10 +316,10 @@ impl Coherence for Lrc {
         self.pages.keys().copied().collect()
     }
 
-    fn state(&self, site: &Site, page: Located) -> Result<&'static str, String> {
+    fn state(&self, site: &Site, page: Located) -> Option<Result<&'static str, String>> {
         let is_home = page.home == site.me;
-        let page = &self.pages[&page.page];
-        State::of(page, is_home).map(State::name).ok_or_else(|| format!("{page:?}"))
+        let page = self.pages.get(&page.page)?;
+        Some(State::of(page, is_home).map(State::name).ok_or_else(|| format!("{page:?}")))
     }
 
     fn fault(&mut self, site: &mut Site, located: Located, wanted: Access, waiter: Option<Waiter>) {
@@ -356,6 +355,10 @@ impl Coherence for Lrc {
         false
     }
 
+    fn leaves_intervals_open(&self) -> bool {
+        true
+    }
+
     fn prefetch(&mut self, site: &mut Site, ranges: &[PageRange]) {
         self.hint(site, ranges);
     }
@@ -374,16 +377,21 @@ impl Coherence for Lrc {
             }
             Message::DiffsReply { page, last, diffs } => self.handle_diffs(site, from, *page, *last, diffs),
             Message::DiffsCollected { page } => self.handle_too_late(site, from, *page),
-            Message::HoldRequest { page, version } => self.handle_hold_request(site, from, *page, version),
-            Message::Held { page, version } => self.handle_held_by_home(site, from, *page, version),
+            Message::CatchUpRequest { page, version } => {
+                self.handle_catch_up_request(site, from, *page, version)
+            }
+            Message::CaughtUp { page, version } => self.handle_caught_up(site, from, *page, version),
             Message::AtomicRequest { ticket, page, offset, operation, needed } => {
                 let operation = Operation::from(from, *ticket, *offset, *operation, needed.clone());
                 self.handle_operation_request(site, *page, operation)
             }
-            Message::WordReply { ticket, page, outcome, turn, version } => {
-                self.handle_word_reply(site, *ticket, *page, *outcome, *turn, version)
-            }
-            _ => Err(unexpected("a message of lazy release consistency", "another".to_owned())),
+            Message::WordReply { ticket, page, outcome, turn, version } => self.handle_word_reply(
+                site,
+                *ticket,
+                *page,
+                HomeWord { outcome: *outcome, turn: *turn, version },
+            ),
+            _ => Err(unexpected(Expected::LazyMessage, "another".to_owned())),
         }
     }
 
@@ -395,6 +403,8 @@ impl Coherence for Lrc {
         }
     }
 
+    /// The interval ends with a write notice of each page that it changed, and without a diff (Keleher, Cox,
+    /// Zwaenepoel for notices, Keleher and others 1994 for lazy diffs). Dirty → closed.
     fn close(&mut self, site: &mut Site) {
         let (me, seq) = (site.me, site.closing());
         let written = std::mem::take(&mut self.written);
@@ -407,6 +417,10 @@ impl Coherence for Lrc {
                 page.access = Access::Read;
                 lowered.insert(page_id);
             }
+            assert!(
+                !matches!(page.twin, Twin::Closed { .. }),
+                "{page_id}: what the open interval writes has a twin of its own"
+            );
             let version = page.count_own(me, seq);
             let set_aside = std::mem::take(&mut page.set_aside);
             if page.twin == Twin::Open {
@@ -432,6 +446,8 @@ impl Coherence for Lrc {
         self.collect(site);
     }
 
+    /// A write notice invalidates what it names (Keleher, Cox, Zwaenepoel: the lazy invalidate protocol).
+    /// Clean, dirty, closed → the same, invalidated.
     fn handle_notice(
         &mut self,
         site: &mut Site,
@@ -441,6 +457,7 @@ impl Coherence for Lrc {
         voided: &mut PageSet,
     ) {
         let page = self.page(site, page_id);
+        debug_assert_ne!(writer, site.me, "{page_id}: a node is not told of its own intervals");
         if page.held.get(writer) >= seq {
             return;
         }

@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use hiroba_base::NodeId;
+use hiroba_base::{NodeId, PageRange};
 use hiroba_wire::Message;
 
 use crate::{Effect, Outcome, ProtocolError, Waiter};
@@ -14,22 +14,39 @@ pub struct Outbox {
     effects: VecDeque<Effect>,
     /// As encoded bytes, so that they take the same path as others; messages of others that were kept back stand here too.
     loopback: VecDeque<(NodeId, Vec<u8>)>,
+    /// With debug assertions: the pages that the event which is being handled has touched.
+    touched: Vec<PageRange>,
 }
 
 impl Outbox {
     /// Node `me` has nothing to say yet.
     pub fn new(me: NodeId) -> Outbox {
-        Outbox { me, effects: VecDeque::new(), loopback: VecDeque::new() }
+        Outbox { me, effects: VecDeque::new(), loopback: VecDeque::new(), touched: Vec::new() }
     }
 
     /// The host shall do this.
     pub fn push(&mut self, effect: Effect) {
+        if let Some(pages) = effect.touches() {
+            self.note_touched(pages);
+        }
         self.effects.push_back(effect);
     }
 
     /// The host shall do these.
     pub fn extend(&mut self, effects: impl IntoIterator<Item = Effect>) {
-        self.effects.extend(effects);
+        effects.into_iter().for_each(|effect| self.push(effect));
+    }
+
+    /// With debug assertions: the event that is being handled has touched these pages.
+    pub(crate) fn note_touched(&mut self, pages: PageRange) {
+        if cfg!(debug_assertions) {
+            self.touched.push(pages);
+        }
+    }
+
+    /// The pages that the event has touched: none without debug assertions.
+    pub(crate) fn take_touched(&mut self) -> Vec<PageRange> {
+        std::mem::take(&mut self.touched)
     }
 
     /// Sends a message, to this node too.

@@ -1,15 +1,6 @@
 //! The protocols by name.
 
-use hiroba_base::NodeId;
 use hiroba_wire::ProtocolNumber;
-
-use crate::adaptive::adaptive;
-use crate::aurc::Aurc;
-use crate::coherence::Coherence;
-use crate::erc::{Erc, Mode};
-use crate::hlrc::Hlrc;
-use crate::lrc::Lrc;
-use crate::sc::Sc;
 
 /// A coherence protocol that a user can choose.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -35,7 +26,7 @@ pub enum Protocol {
 pub enum Homes {
     /// No: pages stay where their regions place them.
     Stay,
-    /// By the policy that the user has chosen ([`Coherence::move_homes`]).
+    /// By the policy that the user has chosen ([`Coherence::move_homes`](crate::coherence::Coherence::move_homes)).
     AsToldTo,
     /// By what the protocol learns: it takes no policy.
     AsItLearns,
@@ -109,37 +100,6 @@ impl Protocol {
             // Nothing collects at homes.
             Protocol::Sc | Protocol::Lrc => Homes::Stay,
             Protocol::Adaptive => Homes::AsItLearns,
-        }
-    }
-
-    /// Whether it maps pages onto their homes' frames where nodes share memory ([`Coherence::maps_homes`]).
-    pub fn maps_homes(self) -> bool {
-        self.coherence([]).maps_homes()
-    }
-
-    /// What it is on one node. `reached` are the other nodes whose frames this one can read itself.
-    pub fn coherence(self, reached: impl IntoIterator<Item = NodeId>) -> Box<dyn Coherence> {
-        match self {
-            Protocol::Sc => Box::new(Sc::new()),
-            Protocol::ErcInvalidate => Box::new(Erc::new(Mode::Invalidate)),
-            Protocol::ErcUpdate => Box::new(Erc::new(Mode::Update)),
-            Protocol::Lrc => Box::new(Lrc::new()),
-            Protocol::Hlrc => Box::new(Hlrc::new().reading_from(reached)),
-            Protocol::Aurc => Box::new(Aurc::new(Hlrc::new().reading_from(reached))),
-            Protocol::Adaptive => Box::new(adaptive(reached)),
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn protocols_say_the_same_of_their_homes_by_name_and_as_engines() {
-        for protocol in Protocol::ALL {
-            let moves = protocol.homes() != Homes::Stay;
-            assert_eq!(protocol.coherence([]).can_move_homes(), moves, "{}", protocol.name());
         }
     }
 }

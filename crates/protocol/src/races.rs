@@ -116,6 +116,11 @@ impl<Site> OpenInterval<Site> {
     pub fn end(&mut self) -> Vec<Touched<Site>> {
         let mut touched: Vec<_> = std::mem::take(&mut self.pages).into_values().collect();
         touched.retain_mut(|page| {
+            assert!(
+                page.loads.len() <= LOADS_PER_INTERVAL_MAX,
+                "{}: no more loads are noted than may be",
+                page.page
+            );
             join(&mut page.written);
             !page.written.is_empty() || !page.loads.is_empty()
         });
@@ -277,6 +282,7 @@ fn all_have_seen(seen: &BTreeMap<NodeId, VectorTimestamp>, interval: &Interval) 
 
 /// Remembers it, in place of the oldest if need be: how many were forgotten for it.
 fn hold<Origin>(held: &mut VecDeque<Held<Origin>>, new: Held<Origin>) -> u64 {
+    assert!(held.len() <= HELD_PER_PAGE_MAX, "no more is remembered of a page than may be");
     let is_full = held.len() == HELD_PER_PAGE_MAX;
     if is_full {
         held.pop_front();

@@ -1,13 +1,17 @@
 //! Sequential consistency: one writer or many readers of a page, and invalidation.
 //!
 //! Read first: Li, Hudak, *Memory Coherence in Shared Virtual Memory Systems*, ACM TOCS 7(4), 1989: its sections on the
-//! fixed distributed manager and on the improved manager, which gives the copyset to the owner. For the hold: Fleisch, Popek,
+//! fixed distributed manager and on the improved manager, which gives the copyset to the owner. For retention: Fleisch, Popek,
 //! *Mirage: A Coherent Distributed Shared Memory Design*, SOSP 1989 (its time window Δ).
 //!
-//! Every page has one **owner**, whose copy is the page. The owner gives **copies** to readers and keeps their **copyset**; who wants
-//! to write becomes the owner, and invalidates all copies before its store. So loads and stores of all nodes have one order that
-//! agrees with each thread's program order (Lamport 1979), for any program, with data races or without. Synchronisation
-//! has nothing to tell: locks and barriers carry no notices.
+//! Tests: `check/tests/all/sc.rs`, and there `explore.rs` and `golden.rs`.
+//!
+//! Every page has one **owner**, whose copy is the page. The owner gives **copies** to readers and keeps
+//! their **copyset**; who wants to write becomes the owner, and invalidates all copies before its store, so
+//! that each change shows everywhere at once (Barli, Watanabe, Sakai, Tanaka, section 2.3, of SC). So loads
+//! and stores of all nodes have one order that agrees with each thread's program order (Lamport 1979), for
+//! any program, with data races or without. Synchronisation has nothing to tell: locks and barriers carry no
+//! notices.
 //!
 //! The page's home is its **manager**, a fixed node that knows only who asked last to be the owner. It passes a request to that
 //! node, so that those who want to write are a chain, each handing the page to the next; a request that reaches a node whose turn has
@@ -37,8 +41,8 @@
 //! sent a copy: becoming the owner empties it. So a node that is told to give up a copy that it has not got yet knows that
 //! the copy is on its way. It says that it has given it up only when the copy has come and its threads have used it.
 //!
-//! **The hold.** A page that goes back and forth between nodes might leave each before the thread that faulted has touched it. A page
-//! that somebody waited for stays, whatever others ask, until the host says that a moment has passed ([`Effect::Hold`]).
+//! **Retention.** A page that goes back and forth between nodes might leave each before the thread that faulted has touched it. A page
+//! that somebody waited for stays, whatever others ask, until the host says that a moment has passed ([`Effect::Retain`]).
 //!
 //! Deviations from the paper:
 //! - Requests for copies go where the page was last known to be: whoever asked for an invalidation, gave the copy or got the page.
@@ -51,26 +55,21 @@ mod state;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use hiroba_base::{Access, NodeId, PageId, PageRange, PageSet};
-use hiroba_wire::{AtomicOperation, AtomicOutcome, Limits, Message, PageCopy};
+use hiroba_wire::{AtomicOperation, AtomicOutcome, Message, PageCopy};
 use rustc_hash::FxHashMap;
 
 pub use self::state::State;
 use crate::coherence::{Coherence, Site, WordOperation};
-use crate::engine::wanted_beyond;
 use crate::home::Located;
-use crate::{
-    Consistency, Done, Effect, Fact, NewContent, Outcome, PageToSend, ProtocolError, Waiter, WriteTracking,
-    unexpected,
-};
-
-/// Pages that one hint asks for, at most.
-const HINTED_PAGES_MAX: usize = 256;
+use crate::thread::wanted_beyond;
+use crate::words::Operated;
+use crate::{Done, Effect, Expected, NewContent, Outcome, PageToSend, ProtocolError, Waiter, unexpected};
 
 /// Sequential consistency on one node.
 #[derive(Debug, Default)]
 pub struct Sc {
     pages: FxHashMap<PageId, Page>,
-    /// Held pages that somebody waits for.
+    /// Retained pages that another node waits for.
     contended: PageSet,
     /// Atomic operations that the host is carrying out, in order: whose, and on which word's offset.
     operating: VecDeque<(Waiter, u32)>,
@@ -100,7 +99,7 @@ struct Page {
     /// Whoever wants this node's copy to be given up.
     give_up_for: Option<NodeId>,
     /// Threads here have yet to use what they waited for.
-    held: bool,
+    retained: bool,
     /// Owner, when somebody keeps a record: how many operations there were on each atomic word, by offset.
     turns: BTreeMap<u32, u64>,
 }
@@ -120,7 +119,7 @@ impl Page {
             invalidating: 0,
             queue: VecDeque::new(),
             give_up_for: None,
-            held: false,
+            retained: false,
             turns: BTreeMap::new(),
         }
     }
@@ -132,12 +131,6 @@ impl Sc {
         Sc::default()
     }
 
-    /// The engine of node `me`, with nothing allocated. Stores must fault: asynchronous tracking would see them too late.
-    pub fn engine(me: NodeId, limits: Limits, tracking: WriteTracking) -> Consistency {
-        assert_eq!(tracking, WriteTracking::Fault, "a store to a copy must fault before it is done");
-        Consistency::new(me, limits, tracking, Box::new(Sc::new()))
-    }
-
     fn page(&mut self, site: &mut Site, page_id: PageId) -> &mut Page {
         let (me, manager) = (site.me, site.locate(page_id).home);
         self.pages.entry(page_id).or_insert_with(|| Page::new(me, manager))
@@ -145,24 +138,33 @@ impl Sc {
 
     fn protect(&mut self, site: &mut Site, page_id: PageId, access: Access) {
         self.page(site, page_id).access = access;
-        let pages = site.locate(page_id).span();
-        site.out.push(Effect::Protect { pages, access });
+        site.protect(page_id, access);
     }
 }
 
 /// What threads of this node want of a page (Li and Hudak's read and write fault handlers).
 impl Sc {
+    /// Li and Hudak: the *read fault handler* and the *write fault handler*. Absent → copy, any → owner, writing.
     fn handle_fault(&mut self, site: &mut Site, page_id: PageId, wanted: Access, waiter: Option<Waiter>) {
         let page = self.page(site, page_id);
         let wanted = wanted_beyond(page.access, wanted);
         page.wanted = page.wanted.max(wanted);
+        debug_assert!(
+            page.waiters.iter().all(|(other, _)| Some(*other) != waiter),
+            "{page_id}: a thread waits for one fault at a time"
+        );
         page.waiters.extend(waiter.map(|waiter| (waiter, wanted)));
         self.settle(site, page_id);
     }
 
+    /// As Li and Hudak's *write fault handler*: an operation is the owner's. Any → owner, writing.
     fn begin_operation(&mut self, site: &mut Site, asked: WordOperation) {
         let WordOperation { page: page_id, offset, operation, waiter } = asked;
         let page = self.page(site, page_id);
+        debug_assert!(
+            page.operations.iter().all(|(other, ..)| *other != waiter),
+            "{page_id}: a thread waits for one operation at a time"
+        );
         page.operations.push_back((waiter, offset, operation));
         page.wanted = Access::Write;
         self.settle(site, page_id);
@@ -175,7 +177,7 @@ impl Sc {
         }
         self.satisfy(site, page_id);
         let page = self.page(site, page_id);
-        if page.held {
+        if page.retained {
             if !page.queue.is_empty() || page.give_up_for.is_some() {
                 self.contended.insert(page_id);
             }
@@ -188,6 +190,9 @@ impl Sc {
         self.serve(site, page_id);
     }
 
+    /// The rest of Li and Hudak's *fault handlers*, as far as it can be done now: what is here is given, else
+    /// it is asked for; an owner first invalidates what it has given away. The row that follows is that of
+    /// the table.
     fn satisfy(&mut self, site: &mut Site, page_id: PageId) {
         let page = self.page(site, page_id);
         match (page.wanted, page.owner) {
@@ -214,8 +219,13 @@ impl Sc {
         }
     }
 
-    /// Lets threads here do as much, and those that waited for no more go on.
+    /// The end of Li and Hudak's *fault handlers*: lets threads here do as much, and those that waited for no
+    /// more go on. The page then stays for a moment (the time window Δ of Fleisch and Popek).
     fn grant(&mut self, site: &mut Site, page_id: PageId, access: Access) {
+        assert!(access > Access::None, "{page_id}: a grant lets threads do something");
+        let page = self.page(site, page_id);
+        let may_write = page.owner && page.copyset.is_empty() && page.invalidating == 0;
+        assert!(access < Access::Write || may_write, "{page_id}: who writes has the only copy");
         self.protect(site, page_id, access);
         let page = self.page(site, page_id);
         let (served, waiting) =
@@ -225,21 +235,23 @@ impl Sc {
         if page.wanted <= access {
             page.wanted = Access::None;
         }
-        let must_hold = !std::mem::replace(&mut page.held, true);
+        let must_retain = !std::mem::replace(&mut page.retained, true);
         let operations =
             if access == Access::Write { std::mem::take(&mut page.operations) } else { VecDeque::new() };
         for (waiter, offset, operation) in operations {
             self.operating.push_back((waiter, offset));
             site.out.push(Effect::Atomic { page: page_id, offset, operation });
         }
-        if must_hold {
-            site.out.push(Effect::Hold { page: page_id });
+        if must_retain {
+            site.out.push(Effect::Retain { page: page_id });
         }
         for (waiter, _) in served {
             site.out.wake(waiter, Outcome::Done);
         }
     }
 
+    /// Li and Hudak: a *fault handler* asks the page's manager, a fixed node (their *fixed distributed
+    /// manager algorithm*); for a copy, the node that is taken for the owner.
     fn ask(&mut self, site: &mut Site, page_id: PageId) {
         let manager = site.locate(page_id).home;
         let me = site.me;
@@ -247,6 +259,11 @@ impl Sc {
         if page.asked > Access::None {
             return;
         }
+        assert!(!page.owner, "{page_id}: its owner has nothing to ask for");
+        assert!(
+            page.wanted == Access::None || page.wanted > page.access,
+            "{page_id}: what threads may do already is not asked for"
+        );
         page.asked = page.wanted;
         match page.wanted {
             Access::None => {}
@@ -258,10 +275,16 @@ impl Sc {
         }
     }
 
-    /// The owner's: nobody may read what is about to change.
+    /// Li and Hudak: the owner's *invalidate*, before its store. Owner, shared → owner, invalidating.
     fn invalidate_copies(&mut self, site: &mut Site, page_id: PageId) {
         let page = self.page(site, page_id);
+        assert!(page.owner, "{page_id}: only its owner invalidates copies");
+        assert_eq!(page.invalidating, 0, "{page_id}: one invalidation at a time");
+        assert!(page.access < Access::Write, "{page_id}: nobody writes while others have copies");
         let copyset = std::mem::take(&mut page.copyset);
+        assert!(!copyset.is_empty(), "{page_id}: there are copies to be invalidated");
+        assert!(!copyset.contains(&site.me), "{page_id}: an owner has given itself no copy");
+        let page = self.page(site, page_id);
         page.invalidating = copyset.len();
         for reader in copyset {
             site.out.send(reader, &Message::InvalidateCopy { page: page_id });
@@ -271,7 +294,8 @@ impl Sc {
 
 /// What others want of a page (Li and Hudak's read and write servers).
 impl Sc {
-    /// The copy goes, if somebody asked for that and it has come.
+    /// The answer of Li and Hudak's *invalidate server*: the copy goes, if somebody asked for that and it has
+    /// come. Copy → absent.
     fn give_copy_up(&mut self, site: &mut Site, page_id: PageId) {
         let page = self.page(site, page_id);
         let is_on_its_way = page.access == Access::None;
@@ -279,6 +303,7 @@ impl Sc {
             return;
         }
         if let Some(owner) = page.give_up_for.take() {
+            assert!(!page.owner, "{page_id}: an owner has no copy to give up");
             self.page(site, page_id).access = Access::None;
             let span = site.locate(page_id).span();
             site.out.push(Effect::Invalidate { span, pages: 1 });
@@ -286,8 +311,13 @@ impl Sc {
         }
     }
 
-    /// The owner's: those who wait for the page here, in the order in which they came.
+    /// The owner's part of Li and Hudak's *read server* and *write server*: those who wait for the page here,
+    /// in the order in which they came. Owner, writing → owner, shared by a copy; any owner → absent by the
+    /// page itself.
     fn serve(&mut self, site: &mut Site, page_id: PageId) {
+        let page = self.page(site, page_id);
+        assert_eq!(page.invalidating, 0, "{page_id}: threads here come first");
+        assert!(!page.retained, "{page_id}: a page that is retained goes nowhere");
         while self.page(site, page_id).owner
             && let Some((node, wanted)) = self.page(site, page_id).queue.pop_front()
         {
@@ -311,7 +341,15 @@ impl Sc {
         }
     }
 
+    /// The page goes, and its copyset with it (Li and Hudak's *improved centralized manager algorithm* leaves
+    /// that to the owner). Any owner → absent.
     fn hand_over(&mut self, site: &mut Site, page_id: PageId, to: NodeId) {
+        let page = self.page(site, page_id);
+        assert!(page.owner, "{page_id}: only its owner hands it over");
+        assert_eq!(page.invalidating, 0, "{page_id}: copies that are to go go first");
+        assert_eq!(page.access, Access::None, "{page_id}: nobody here may touch what goes");
+        assert!(page.operations.is_empty(), "{page_id}: operations on it are carried out before it goes");
+        assert_ne!(to, site.me, "{page_id}: it goes to another node");
         if !self.page(site, page_id).copyset.contains(&to) {
             self.send_content(site, page_id, to);
         }
@@ -326,11 +364,15 @@ impl Sc {
 
     fn send_content(&mut self, site: &mut Site, page_id: PageId, to: NodeId) {
         let page_bytes = site.page_bytes(page_id);
+        let page = self.page(site, page_id);
+        assert!(page.owner, "{page_id}: only its owner's copy is the page");
+        assert!(page.access < Access::Write, "{page_id}: what is being written is not sent");
         let pages = vec![PageToSend { page: page_id, page_bytes, version: Default::default() }];
         site.out.push(Effect::SendPages { to, pages, ahead_of: None });
     }
 
-    /// The manager's, or that of a node that the requester takes for the owner.
+    /// Li and Hudak's *read server*: the manager's part, or that of a node that the requester takes for the owner. Owner,
+    /// writing → owner, shared.
     fn handle_copy_request(
         &mut self,
         site: &mut Site,
@@ -341,21 +383,22 @@ impl Sc {
         let me = site.me;
         let page = self.page(site, page_id);
         if page.owner || page.asked == Access::Write {
+            if requester == me {
+                return Err(unexpected(Expected::RequestWithoutCopy, format!("this one's for {page_id}")));
+            }
             page.queue.push_back((requester, Access::Read));
             self.settle(site, page_id);
             return Ok(());
         }
         let to = if manager == me { page.tail } else { manager };
         if to == me {
-            return Err(unexpected(
-                "the owner where the manager is the last to have asked",
-                "none".to_owned(),
-            ));
+            return Err(unexpected(Expected::OwnerOfLastRequest, "none".to_owned()));
         }
         site.out.send(to, &Message::CopyRequest { page: page_id, requester });
         Ok(())
     }
 
+    /// The manager's part of Li and Hudak's *write server*: it names the next owner and passes the request to the last one named.
     fn handle_ownership_request(
         &mut self,
         site: &mut Site,
@@ -363,31 +406,36 @@ impl Sc {
         from: NodeId,
     ) -> Result<(), ProtocolError> {
         if site.locate(page_id).home != site.me {
-            return Err(unexpected("requests for the pages managed here", format!("one for {page_id}")));
+            return Err(unexpected(Expected::RequestToManager, format!("one for {page_id}")));
         }
         let last = std::mem::replace(&mut self.page(site, page_id).tail, from);
         if last == from {
-            return Err(unexpected("another node than the last", format!("node {from} for {page_id}")));
+            return Err(unexpected(Expected::AnotherNode, format!("node {from} for {page_id}")));
         }
         site.out.send(last, &Message::OwnershipForward { page: page_id, requester: from });
         Ok(())
     }
 
+    /// The owner's part of Li and Hudak's *write server*. Owner → absent.
     fn handle_ownership_forward(
         &mut self,
         site: &mut Site,
         page_id: PageId,
         requester: NodeId,
     ) -> Result<(), ProtocolError> {
+        if requester == site.me {
+            return Err(unexpected(Expected::AnotherNode, format!("this one for {page_id}")));
+        }
         let page = self.page(site, page_id);
         if !page.owner && page.asked != Access::Write {
-            return Err(unexpected("requests for pages that are here", format!("one for {page_id}")));
+            return Err(unexpected(Expected::RequestToHolder, format!("one for {page_id}")));
         }
         page.queue.push_back((requester, Access::Write));
         self.settle(site, page_id);
         Ok(())
     }
 
+    /// The end of a *read fault handler*: the copy is here. Absent → copy.
     fn handle_pages_reply(
         &mut self,
         site: &mut Site,
@@ -395,19 +443,16 @@ impl Sc {
         copies: &[PageCopy],
         content: &[u8],
     ) -> Result<(), ProtocolError> {
-        let mut at = 0;
-        for PageCopy { page: page_id, is_zero, .. } in copies {
-            let located = site.homes.locate(*page_id).filter(|located| located.page == *page_id);
-            let asked = located.map_or(Access::None, |_| self.page(site, *page_id).asked);
-            let page_bytes =
-                located.map_or(0, |located| located.granules as usize * site.limits.granule_bytes as usize);
-            let end = if *is_zero { at } else { at + page_bytes };
-            if asked == Access::None || end > content.len() {
-                return Err(unexpected("whole pages that were asked for", format!("{page_id}")));
+        let mut offset = 0;
+        for copy in copies {
+            let page_id = &copy.page;
+            let (located, found) = site.find_content(copy, &mut offset, content)?;
+            let asked = self.page(site, *page_id).asked;
+            if asked == Access::None {
+                return Err(unexpected(Expected::RequestedPage, format!("{page_id}")));
             }
-            let new = if *is_zero { NewContent::Zero } else { NewContent::Received(at..end) };
-            at = end;
-            let pages = site.locate(*page_id).span();
+            let new = found.map_or(NewContent::Zero, NewContent::Received);
+            let pages = located.span();
             let hinted = u32::from(self.page(site, *page_id).wanted == Access::None);
             let (fetched, prefetched) = (1 - hinted, hinted);
             site.out.push(Effect::Install { pages, content: new, merge: false, fetched, prefetched });
@@ -421,6 +466,7 @@ impl Sc {
         Ok(())
     }
 
+    /// The end of a *write fault handler*: this node is the owner, and takes over the copyset. Any → owner, fresh or invalidating.
     fn handle_ownership(
         &mut self,
         site: &mut Site,
@@ -428,10 +474,16 @@ impl Sc {
         copyset: &[NodeId],
         turns: &[(u32, u64)],
     ) -> Result<(), ProtocolError> {
-        let page = self.page(site, page_id);
-        if page.asked != Access::Write || page.owner {
-            return Err(unexpected("a page that was asked for", format!("{page_id}")));
+        if copyset.contains(&site.me) {
+            return Err(unexpected(Expected::CopysetOfOthers, format!("one with this node of {page_id}")));
         }
+        let page = self.page(site, page_id);
+        // Whoever has yet to give a copy up is not handed the page: its owner waits for the answer.
+        if page.asked != Access::Write || page.owner || page.give_up_for.is_some() {
+            return Err(unexpected(Expected::PageAskedFor, format!("{page_id}")));
+        }
+        assert!(page.copyset.is_empty(), "{page_id}: who is not the owner has given no copies");
+        assert_eq!(page.invalidating, 0, "{page_id}: who is not the owner invalidates no copies");
         (page.asked, page.owner) = (Access::None, true);
         page.copyset = copyset.iter().copied().collect();
         page.turns = turns.iter().copied().collect();
@@ -439,6 +491,7 @@ impl Sc {
         Ok(())
     }
 
+    /// Li and Hudak's *invalidate server*. Copy → absent.
     fn handle_invalidate(
         &mut self,
         site: &mut Site,
@@ -448,19 +501,20 @@ impl Sc {
         let page = self.page(site, page_id);
         let has_copy = page.access == Access::Read || page.asked == Access::Read;
         if page.owner || !has_copy || page.give_up_for.is_some() {
-            return Err(unexpected("an invalidation of a copy", format!("one of {page_id}")));
+            return Err(unexpected(Expected::InvalidationOfCopy, format!("one of {page_id}")));
         }
         (page.give_up_for, page.hint) = (Some(from), from);
         self.settle(site, page_id);
         Ok(())
     }
 
+    /// One more copy is gone; with the last one: owner, invalidating → owner, writing.
     fn handle_invalidated(&mut self, site: &mut Site, page_id: PageId) -> Result<(), ProtocolError> {
         let page = self.page(site, page_id);
         page.invalidating = page
             .invalidating
             .checked_sub(1)
-            .ok_or_else(|| unexpected("an answer only to an invalidation", format!("one for {page_id}")))?;
+            .ok_or_else(|| unexpected(Expected::AnswerToInvalidation, format!("one for {page_id}")))?;
         self.settle(site, page_id);
         Ok(())
     }
@@ -470,22 +524,21 @@ impl Sc {
 impl Sc {
     fn finish_operation(&mut self, site: &mut Site, page_id: PageId, outcome: AtomicOutcome) {
         let (waiter, offset) = self.operating.pop_front().expect("every atomic answer has its effect");
+        assert!(self.page(site, page_id).owner, "{page_id}: the host answers before the page can go");
+        let mut turn = 0;
         if site.tells() {
             let turns = self.page(site, page_id).turns.entry(offset).or_default();
-            let turn = std::mem::replace(turns, *turns + 1);
-            site.tell(|| Some(Fact::Atomic { waiter, page: page_id, offset, turn, outcome }));
+            turn = std::mem::replace(turns, *turns + 1);
         }
-        site.out.wake(waiter, Outcome::Atomic(outcome));
+        site.end_operation(waiter, Operated { page: page_id, offset, turn, outcome });
     }
 }
 
 /// Hints.
 impl Sc {
     fn handle_hint(&mut self, site: &mut Site, ranges: &[PageRange]) {
-        let located = ranges.iter().flat_map(|pages| site.homes.pages_in(*pages));
-        let located: Vec<PageId> = located.take(HINTED_PAGES_MAX).map(|located| located.page).collect();
         let me = site.me;
-        for page_id in located {
+        for page_id in site.hinted(ranges) {
             let page = self.page(site, page_id);
             if page.owner || page.access > Access::None || page.asked > Access::None {
                 continue;
@@ -506,9 +559,9 @@ impl Coherence for Sc {
         self.pages.keys().copied().collect()
     }
 
-    fn state(&self, site: &Site, page: Located) -> Result<&'static str, String> {
-        let page = &self.pages[&page.page];
-        State::of(page, site.me).map(State::name).ok_or_else(|| format!("{page:?}"))
+    fn state(&self, site: &Site, page: Located) -> Option<Result<&'static str, String>> {
+        let page = self.pages.get(&page.page)?;
+        Some(State::of(page, site.me).map(State::name).ok_or_else(|| format!("{page:?}")))
     }
 
     fn fault(&mut self, site: &mut Site, page: Located, wanted: Access, waiter: Option<Waiter>) {
@@ -539,7 +592,7 @@ impl Coherence for Sc {
             Message::Ownership { page, copyset, turns } => self.handle_ownership(site, *page, copyset, turns),
             Message::InvalidateCopy { page } => self.handle_invalidate(site, from, *page),
             Message::CopyInvalidated { page } => self.handle_invalidated(site, *page),
-            _ => Err(unexpected("a message of sequential consistency", "another".to_owned())),
+            _ => Err(unexpected(Expected::SequentialMessage, "another".to_owned())),
         }
     }
 
@@ -550,13 +603,14 @@ impl Coherence for Sc {
         }
     }
 
-    fn handle_held(&mut self, site: &mut Site, page: PageId) {
-        self.page(site, page).held = false;
+    fn handle_retained(&mut self, site: &mut Site, page: PageId) {
+        let was_retained = std::mem::take(&mut self.page(site, page).retained);
+        assert!(was_retained, "{page}: the host tells of what it was asked to hold");
         self.contended.remove(page);
         self.settle(site, page);
     }
 
-    fn waits_for_holds(&self) -> bool {
+    fn waits_for_retained(&self) -> bool {
         !self.contended.is_empty()
     }
 }

@@ -36,6 +36,7 @@ impl Team {
     /// How many threads must come. Changes only between collectives.
     pub fn set_size(&mut self, threads: u32) {
         assert!(self.gathered.is_empty(), "a team changes between collectives");
+        assert!(threads > 0, "a team has a thread");
         self.size = threads;
     }
 
@@ -62,6 +63,7 @@ impl Team {
                  must make the same collective calls in the same order"
             ));
         }
+        assert!(!self.gathered.contains(&waiter), "a thread waits in one collective at a time");
         self.gathered.push(waiter);
         self.arrived = self.gathered.len() >= self.size as usize;
         if self.arrived { Gathered::All } else { Gathered::Waiting }
@@ -69,6 +71,8 @@ impl Team {
 
     /// All nodes have met: the threads that go on.
     pub fn disperse(&mut self) -> Vec<Waiter> {
+        assert!(self.arrived, "a node departs after it has arrived");
+        assert_eq!(self.gathered.len(), self.size as usize, "all threads of a team wait for a departure");
         (self.arrived, self.meets) = (false, None);
         std::mem::take(&mut self.gathered)
     }

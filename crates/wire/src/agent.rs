@@ -19,6 +19,7 @@ use core::net::{IpAddr, SocketAddr};
 
 use hiroba_base::NodeId;
 use serde::{Deserialize, Serialize};
+pub use serde_bytes::ByteBuf;
 
 use crate::FabricKind;
 use crate::control::{JobDescription, ToLauncher, ToNode};
@@ -75,12 +76,14 @@ pub struct Errand {
     /// How many nodes run here, numbered on from the first.
     pub nodes: u16,
     /// The program as the user named it.
+    #[serde(with = "serde_bytes")]
     pub program: Vec<u8>,
     /// Its arguments.
-    pub arguments: Vec<Vec<u8>>,
+    pub arguments: Vec<ByteBuf>,
     /// Variables to set in the nodes' environment.
-    pub variables: Vec<(Vec<u8>, Vec<u8>)>,
+    pub variables: Vec<(ByteBuf, ByteBuf)>,
     /// The directory to run in.
+    #[serde(with = "serde_bytes")]
     pub directory: Vec<u8>,
     /// Whether each node gets processors of its own, where there are enough.
     pub bind: bool,
@@ -166,6 +169,7 @@ pub enum FromAgent {
         /// Which one.
         node: NodeId,
         /// No more than [`TRACE_PIECE_BYTES_MAX`].
+        #[serde(with = "serde_bytes")]
         bytes: Vec<u8>,
     },
     /// The answer to a ping. All that the nodes had said before the ping came has been passed on.
@@ -222,6 +226,7 @@ pub enum NodeEvent {
         /// To standard error, not standard output.
         to_error: bool,
         /// What.
+        #[serde(with = "serde_bytes")]
         bytes: Vec<u8>,
     },
     /// It has closed one of its streams.

@@ -10,12 +10,12 @@
 //!    | -- ToNode::Close (all have left) -----> |   … until nobody needs it, and returns
 //! ```
 //!
-//! All processes of a node inherit the *door*, a socket pair that the environment names: also the shell that wraps the
-//! program, and the shell's children. So nothing secret ever lies there. The process that joins makes the channel itself
-//! and sends one end of it through the door, with its hello. The launcher takes the first hello and closes the
-//! door behind it. When that is of its own build, it gives the key and the descriptors of memory and sockets
-//! over the channel, whose other end no other process has; else it says of which build it is, and no more
-//! (`ToNode::Refused`).
+//! All processes of a node inherit the *door*, a socket pair that the environment names: also the shell that
+//! wraps the program, and the shell's children. So nothing secret ever lies there. The process that joins
+//! makes the channel itself and sends one end of it through the door, with its hello. The launcher takes the
+//! first hello and closes the door behind it. When that is of its own build, it gives the key and the
+//! descriptors of memory and sockets over the channel, whose other end no other process has; else it says of
+//! which build it is, and no more (`ToNode::Refused`).
 //!
 //! End of file on the channel means that the other side is gone: a node whose launcher has died ends.
 
@@ -64,6 +64,48 @@ pub enum WriteTrackingChoice {
     Async,
     /// The first store to a page faults.
     Fault,
+}
+
+/// How a job keeps its memory coherent: equal on all nodes, but for the fault source.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct CoherenceChoices {
+    /// The coherence protocol, as on the command line.
+    pub protocol: String,
+    /// How homes move, as on the command line.
+    pub home_migration: String,
+    /// Whether pages may come before a thread has faulted on them.
+    pub prefetch: bool,
+    /// The coherence unit of regions that do not choose their own.
+    pub page_size: PageSize,
+    /// Where faults come from.
+    pub fault_source: FaultSourceChoice,
+    /// How writes are found.
+    pub write_tracking: WriteTrackingChoice,
+    /// Whether to look for data races between nodes.
+    pub races: bool,
+    /// How much memory shared pages may take on a node; all that there is if there is no limit.
+    pub memory_limit: Option<MemoryLimit>,
+}
+
+/// How much memory shared pages may take on a node, and which of them leave when they take more.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MemoryLimit {
+    /// Frames and twins together.
+    pub bytes: u64,
+    /// The replacement policy, as on the command line.
+    pub replacement: String,
+}
+
+/// What carries a job's messages between nodes: equal on all nodes.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct TransportChoices {
+    /// The fabric.
+    pub fabric: FabricKind,
+    /// Faults to inflict on its datagrams, if any.
+    pub inject: Option<InjectedFaults>,
+    /// Messages bear no seal: only in a job in which `hiroba bench` measures what the seal costs, and which
+    /// no program of a user's can join.
+    pub without_seal: bool,
 }
 
 /// Datagram faults that the node's fabric inflicts on itself (`--inject`), for tests.
@@ -202,26 +244,10 @@ pub struct JobDescription {
     pub addresses: Vec<SocketAddr>,
     /// Program threads a node.
     pub threads_per_node: u16,
-    /// The coherence protocol, as on the command line.
-    pub protocol: String,
-    /// How homes move, as on the command line.
-    pub home_migration: String,
-    /// Whether pages may come before anybody has faulted on them.
-    pub prefetch: bool,
-    /// What carries its messages.
-    pub fabric: FabricKind,
-    /// The coherence unit of regions that do not choose their own.
-    pub page_size: PageSize,
-    /// Where faults come from.
-    pub fault_source: FaultSourceChoice,
-    /// How writes are found.
-    pub write_tracking: WriteTrackingChoice,
-    /// Whether to look for data races between nodes.
-    pub races: bool,
-    /// Faults to inflict, if any.
-    pub inject: Option<InjectedFaults>,
-    /// Messages bear no seal: only in a job in which `hiroba bench` measures what the seal costs, and which no program of a user's can join.
-    pub without_seal: bool,
+    /// How memory is kept coherent.
+    pub coherence: CoherenceChoices,
+    /// What carries messages between nodes.
+    pub transport: TransportChoices,
 }
 
 /// From the launcher to a node.

@@ -4,8 +4,8 @@ use serde::{Deserialize, Serialize};
 
 /// What carries the messages of a job.
 ///
-/// Whoever must treat fabrics differently asks for a capability, or decides for each kind: a new one does not compile
-/// until it is decided everywhere.
+/// Whoever must treat fabrics differently asks for a capability, or decides for each kind: a new one does not
+/// compile until it is decided everywhere.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum FabricKind {
     /// Datagrams, over a reliable link of Hiroba's own.

@@ -35,7 +35,8 @@ pub struct Knowledge {
 pub struct PageDiff<'a> {
     /// The page.
     pub page: PageId,
-    /// Encoded runs (`hiroba_protocol::diff`); empty when only the version advances.
+    /// The diff (`hiroba_protocol::diff`); empty when only the version advances.
+    #[serde(borrow, with = "serde_bytes")]
     pub runs: &'a [u8],
 }
 
@@ -46,7 +47,8 @@ pub struct IntervalDiff<'a> {
     pub seq: IntervalSeq,
     /// The page's version at the interval's end: what the change builds on, and the interval itself.
     pub version: VersionVector,
-    /// Encoded runs (`hiroba_protocol::diff`); empty when only the version advances.
+    /// The diff (`hiroba_protocol::diff`); empty when only the version advances.
+    #[serde(borrow, with = "serde_bytes")]
     pub runs: &'a [u8],
 }
 

@@ -5,7 +5,9 @@ use hiroba_base::{IntervalSeq, NodeId, PageId, PageSet, PageSize, VectorTimestam
 use crate::WireError;
 use crate::collective::{Collective, Placement};
 use crate::intervals::Knowledge;
-use crate::message::PROGRAM_DATA_BYTES_MAX;
+
+/// Program data travel in pieces of at most this many bytes.
+pub const PROGRAM_DATA_BYTES_MAX: usize = 256 << 10;
 
 /// What bounds every field that a message carries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

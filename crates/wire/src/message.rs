@@ -1,5 +1,7 @@
 //! What nodes say to each other.
 
+mod content;
+
 use hiroba_base::{CondId, IntervalSeq, LockId, NodeId, PageId, PageSet, VectorTimestamp, VersionVector};
 use serde::{Deserialize, Serialize};
 
@@ -10,9 +12,6 @@ use crate::intervals::{IntervalDiff, Knowledge, PageDiff, TouchedPage};
 use crate::limits::Limits;
 use crate::moves::{HomeMoves, PageHandedOver, PagesHeld};
 use crate::pages::{Ahead, PageCopy, PagesWanted};
-
-/// Program data travel in pieces of at most this many bytes.
-pub const PROGRAM_DATA_BYTES_MAX: usize = 256 << 10;
 
 /// An operation on one naturally aligned 64-bit word.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -68,6 +67,7 @@ pub enum Message<'a> {
         /// The pages, no more than [`PAGES_PER_MESSAGE_MAX`](crate::PAGES_PER_MESSAGE_MAX).
         copies: Vec<PageCopy>,
         /// Their bytes, one after the other, without those that are all zero.
+        #[serde(borrow, with = "serde_bytes")]
         content: &'a [u8],
     },
     /// To a home: a standing order, or the end of one.
@@ -87,6 +87,7 @@ pub enum Message<'a> {
         /// The pages, no more than [`PAGES_PER_MESSAGE_MAX`](crate::PAGES_PER_MESSAGE_MAX).
         copies: Vec<PageCopy>,
         /// Their bytes, one after the other, without those that are all zero.
+        #[serde(borrow, with = "serde_bytes")]
         content: &'a [u8],
     },
     /// To a home: what interval `seq` of the sender changed there.
@@ -268,13 +269,14 @@ pub enum Message<'a> {
         bytes: Option<u64>,
     },
     /// From node 0 before `RunWorker`: a piece of the program's private data, at most
-    /// [`PROGRAM_DATA_BYTES_MAX`] long.
+    /// [`PROGRAM_DATA_BYTES_MAX`](crate::PROGRAM_DATA_BYTES_MAX) long.
     ProgramData {
         /// Tells programs and libraries at other addresses apart.
         identity: u64,
         /// Its distance from the program's load address.
         offset: u64,
         /// Its bytes, one at least.
+        #[serde(borrow, with = "serde_bytes")]
         bytes: &'a [u8],
     },
     /// Single writer: to the page's manager, or to whom the sender takes for its owner: send `requester` a copy.
@@ -422,14 +424,14 @@ pub enum Message<'a> {
         page: PageId,
     },
     /// Homeless: to the page's home: bring your copy up to these intervals, and say so.
-    HoldRequest {
+    CatchUpRequest {
         /// The page.
         page: PageId,
         /// The intervals.
         version: VersionVector,
     },
     /// Homeless: from the home: its copy holds these intervals.
-    Held {
+    CaughtUp {
         /// The page.
         page: PageId,
         /// Those that were asked for.
@@ -463,11 +465,28 @@ pub enum Message<'a> {
     TouchedAll,
     /// The answer: all that was told before has been held against what else was told, and the launcher knows what came of it.
     TouchedHeard,
+    /// A packet of ports. Their engine checks it.
+    Ports {
+        /// The packet.
+        #[serde(borrow, with = "serde_bytes")]
+        bytes: &'a [u8],
+    },
 }
 
+/// The first byte of encoded [`Message::Diffs`].
+const DIFFS: u8 = 5;
+/// The first byte of encoded [`Message::Ports`].
+const PORTS: u8 = 53;
+
 impl Message<'_> {
+    /// Returns whether an encoded message with this first byte may wait for the receiver's next poll. Diffs
+    /// may: a node that needs them asks their home afterwards, behind them, or waits there and polls.
+    pub fn is_unhurried(kind: u8) -> bool {
+        kind == DIFFS
+    }
+
     /// The names of all kinds of messages. The first byte of an encoded message is the index of its own.
-    pub const KINDS: [&'static str; 53] = [
+    pub const KINDS: [&'static str; 54] = [
         "PageRequest",
         "PagesRequest",
         "PagesReply",
@@ -514,15 +533,26 @@ impl Message<'_> {
         "DiffsRequest",
         "DiffsReply",
         "DiffsCollected",
-        "HoldRequest",
-        "Held",
+        "CatchUpRequest",
+        "CaughtUp",
         "WordReply",
         "EarlyDiffs",
         "Alive",
         "TouchedAll",
         "TouchedHeard",
+        "Ports",
     ];
+
+    /// What stands before a packet of this many bytes in the encoded [`Message::Ports`], so that the packet
+    /// need not be copied.
+    pub fn ports_head(bytes: usize) -> Vec<u8> {
+        let head = vec![PORTS];
+        postcard::to_extend(&bytes, head).expect("a number can be encoded")
+    }
 }
+
+/// Room for most messages: pages and diffs aside they take less.
+const SHORT_MESSAGE_BYTES: usize = 128;
 
 impl<'a> Message<'a> {
     /// Appends the encoded message to `out`.
@@ -532,7 +562,7 @@ impl<'a> Message<'a> {
 
     /// The encoded message.
     pub fn encode(&self) -> Vec<u8> {
-        self.encode_into(Vec::new())
+        self.encode_into(Vec::with_capacity(SHORT_MESSAGE_BYTES))
     }
 
     /// Decodes and checks bytes that came from another node. Diffs' runs are checked where they are read.
@@ -615,8 +645,8 @@ impl<'a> Message<'a> {
                 })
             }
             Message::DiffsCollected { page } => limits.page(*page),
-            Message::HoldRequest { page, version }
-            | Message::Held { page, version }
+            Message::CatchUpRequest { page, version }
+            | Message::CaughtUp { page, version }
             | Message::WordReply { page, version, .. } => {
                 limits.page(*page)?;
                 limits.version(version)
@@ -661,6 +691,7 @@ impl<'a> Message<'a> {
             | Message::SizeReply { .. }
             | Message::TouchedAll
             | Message::TouchedHeard
+            | Message::Ports { .. }
             | Message::Alive => Ok(()),
         }
     }

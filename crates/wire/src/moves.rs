@@ -8,13 +8,27 @@ use crate::{Limits, WireError};
 /// The most pages that one home gives to others at one collective.
 pub const MOVES_PER_HOME_MAX: u64 = 4096;
 
-/// Pages that go to another home.
+/// Pages that go to another home, or stay at theirs.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HomeMoves {
     /// The home to be.
     pub to: NodeId,
     /// The pages.
     pub pages: PageSet,
+    /// Who wants that.
+    pub kind: MoveKind,
+}
+
+/// Who wants pages to go to another home, or to stay.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub enum MoveKind {
+    /// Their home gives them away.
+    Given,
+    /// The next home has written them, and claims them: they move if nobody else has written them.
+    Claimed,
+    /// Their home keeps them for good: nobody is to claim them. None: it gives away nothing at this
+    /// collective.
+    Kept,
 }
 
 /// Pages of which a node holds the same version.
@@ -50,7 +64,7 @@ impl Limits {
 
     pub(crate) fn moves(&self, moves: &[HomeMoves]) -> Result<(), WireError> {
         let mut pages = 0u64;
-        for HomeMoves { to, pages: moved } in moves {
+        for HomeMoves { to, pages: moved, .. } in moves {
             self.node(*to)?;
             self.pages("page ranges of a move", moved)?;
             pages = pages.saturating_add(moved.len());

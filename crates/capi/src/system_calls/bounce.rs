@@ -11,11 +11,17 @@ use hiroba_node::Runtime;
 /// The most pieces that one call needs: one for each argument, and one for the buffers of a vector.
 const PIECES_MAX: usize = 8;
 
-/// Buffers that are kept for the next call.
-const SPARES_MAX: usize = 16;
-/// The length of a spare; longer buffers are mapped for one call.
-const SPARE_BYTES: usize = 256 << 10;
-static SPARES: [AtomicPtr<u8>; SPARES_MAX] = [const { AtomicPtr::new(ptr::null_mut()) }; SPARES_MAX];
+/// Buffers of one length that are kept for the next call.
+struct Spares<const COUNT: usize> {
+    bytes: usize,
+    starts: [AtomicPtr<u8>; COUNT],
+}
+
+/// For most calls.
+static SHORT: Spares<16> = Spares::of(256 << 10);
+/// For transfers of megabytes, which take three quarters of a millisecond each in pages that the kernel has
+/// to find and to clear. Buffers that are longer still are mapped for one call.
+static LONG: Spares<2> = Spares::of(4 << 20);
 
 /// Pieces lie like the memory they stand for within this many bytes: O_DIRECT asks for alignment.
 const ALIGNMENT_BYTES: usize = 4096;
@@ -202,15 +208,36 @@ pub(crate) fn store(shared: usize, private: *const u8, bytes: usize) {
     unsafe { ptr::copy_nonoverlapping(private, shared as *mut u8, bytes) };
 }
 
+impl<const COUNT: usize> Spares<COUNT> {
+    const fn of(bytes: usize) -> Spares<COUNT> {
+        Spares { bytes, starts: [const { AtomicPtr::new(ptr::null_mut()) }; COUNT] }
+    }
+
+    fn take(&self) -> Option<Buffer> {
+        let mut starts = self.starts.iter().map(|start| start.swap(ptr::null_mut(), Ordering::Acquire));
+        match starts.find(|start| !start.is_null()) {
+            Some(start) => Some(Buffer { start, bytes: self.bytes, used: 0 }),
+            None => Buffer::map(self.bytes),
+        }
+    }
+
+    /// Whether the buffer is kept: it is one of these, and there is room.
+    fn keep(&self, buffer: Buffer) -> bool {
+        let keep = |place: &AtomicPtr<u8>| {
+            let free = ptr::null_mut();
+            place.compare_exchange(free, buffer.start, Ordering::Release, Ordering::Relaxed).is_ok()
+        };
+        buffer.bytes == self.bytes && self.starts.iter().any(keep)
+    }
+}
+
 impl Buffer {
     fn take(bytes: usize, fresh: bool) -> Option<Buffer> {
-        if bytes > SPARE_BYTES || fresh {
-            return Buffer::map(bytes);
-        }
-        let mut spares = SPARES.iter().map(|spare| spare.swap(ptr::null_mut(), Ordering::Acquire));
-        match spares.find(|spare| !spare.is_null()) {
-            Some(start) => Some(Buffer { start, bytes: SPARE_BYTES, used: 0 }),
-            None => Buffer::map(SPARE_BYTES),
+        match bytes {
+            _ if fresh => Buffer::map(bytes),
+            _ if bytes <= SHORT.bytes => SHORT.take(),
+            _ if bytes <= LONG.bytes => LONG.take(),
+            _ => Buffer::map(bytes),
         }
     }
 
@@ -223,10 +250,7 @@ impl Buffer {
     }
 
     fn give_back(self, fresh: bool) {
-        let keep = |spare: &&AtomicPtr<u8>| {
-            spare.compare_exchange(ptr::null_mut(), self.start, Ordering::Release, Ordering::Relaxed).is_ok()
-        };
-        if fresh || self.bytes != SPARE_BYTES || SPARES.iter().find(keep).is_none() {
+        if fresh || !(SHORT.keep(self) || LONG.keep(self)) {
             // SAFETY: `map` made the mapping, and the call it was for is over.
             unsafe { libc::munmap(self.start.cast(), self.bytes) };
         }

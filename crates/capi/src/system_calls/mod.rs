@@ -454,16 +454,10 @@ pub(crate) fn errno() -> c_int {
     unsafe { *location }
 }
 
-/// Every function is looked up when the library is loaded: looking up is nothing for a signal handler.
-#[used]
-#[unsafe(link_section = ".init_array")]
-static RESOLVE: extern "C" fn() = resolve_all;
-
-extern "C" fn resolve_all() {
-    let others = [crate::stdio::ALL, crate::signals::ALL, crate::threads::ALL];
+/// Looks up the functions that this library stands before here.
+pub(crate) fn resolve_all() {
     let here = [table::ALL, vectors::ALL, special::ALL, mappings::ALL, locking::ALL];
-    for call in here.iter().chain(&others).copied().flatten() {
+    for call in here.into_iter().flatten() {
         call.resolve();
     }
-    crate::stdio::hand_on_lines_of_node();
 }

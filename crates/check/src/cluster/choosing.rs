@@ -16,6 +16,7 @@ use rustc_hash::FxHasher;
 
 use super::{Cluster, Failure, State};
 use crate::execution::{Execution, concerns_memory as concerns_memory_order};
+use crate::narration::{describe_instruction, describe_message};
 use crate::network::{Network, Parcel};
 use crate::program::{Instruction, Width};
 
@@ -108,7 +109,7 @@ fn concerns_memory(effect: &Effect) -> bool {
     !matches!(
         effect,
         Effect::Send { .. }
-            | Effect::Hold { .. }
+            | Effect::Retain { .. }
             | Effect::Wake { .. }
             | Effect::Tell(_)
             | Effect::Fatal { .. }
@@ -136,7 +137,7 @@ impl<E: Engine> Cluster<E> {
     /// # Errors
     /// What went wrong.
     pub fn choose(&mut self, choice: Choice, within: &[Choice]) -> Result<Option<Vec<Choice>>, Failure> {
-        self.steps += 1;
+        self.progress.steps += 1;
         self.within = Some(Within { chosen: within.iter().copied().collect(), open: None, touched: false });
         let made = self.make(choice);
         let within = self.within.take().expect("a step is being made");
@@ -152,7 +153,7 @@ impl<E: Engine> Cluster<E> {
     /// # Errors
     /// What went wrong.
     pub fn choose_whole(&mut self, choice: Choice) -> Result<(), Failure> {
-        self.steps += 1;
+        self.progress.steps += 1;
         self.make(choice)?;
         self.run_privately()
     }
@@ -162,14 +163,14 @@ impl<E: Engine> Cluster<E> {
             Choice::Thread(thread) => self.execute(thread)?,
             Choice::Arrival { from, to } => {
                 if let Some(parcel) = self.network.deliver_from((from, to)) {
-                    self.deliveries += 1;
+                    self.progress.deliveries += 1;
                     self.deliver(parcel)?;
                 }
             }
             Choice::HoldEnds { node, page } => {
                 if let Some(ended) = self.holds.iter().position(|hold| *hold == (node, page)) {
                     self.holds.swap_remove(ended);
-                    self.nodes[node.index()].engine.handle_held(page);
+                    self.nodes[node.index()].engine.handle_retained(page);
                     self.pump(node)?;
                 }
             }
@@ -197,7 +198,7 @@ impl<E: Engine> Cluster<E> {
     }
 
     fn run_thread_privately(&mut self, number: usize) -> Result<(), Failure> {
-        for _ in 0..self.steps_max {
+        for _ in 0..self.progress.steps_max {
             let thread = &self.threads[number];
             let is_private = match thread.instructions.get(thread.next) {
                 None | Some(Instruction::Add(..) | Instruction::AddRegister(..)) => true,
@@ -209,7 +210,7 @@ impl<E: Engine> Cluster<E> {
             }
             self.execute(number)?;
         }
-        Err(Failure::Endless(self.steps_max))
+        Err(Failure::Endless(self.progress.steps_max))
     }
 
     /// An effect of a step is about to be carried out: threads of the node may be chosen to go on before it. What they do before the
@@ -277,6 +278,26 @@ impl<E: Engine> Cluster<E> {
         Some((parcel.from, Message::decode(&parcel.bytes, &self.limits).ok()?))
     }
 
+    /// What a choice makes happen, in words.
+    pub fn describe(&self, choice: Choice) -> String {
+        match choice {
+            Choice::Thread(thread) => {
+                let next = self.instruction_of(thread).map_or("ends".to_owned(), describe_instruction);
+                format!("{}: {next}", self.name_of(thread))
+            }
+            Choice::Meanwhile(thread) => format!("meanwhile {} goes on", self.name_of(thread)),
+            Choice::Arrival { from, to } => match self.first_message(from, to) {
+                Some((sender, message)) => {
+                    let kind = describe_message(&message);
+                    let kind = kind.split([' ', ',', ':']).next().unwrap_or_default().to_owned();
+                    format!("node {to} gets node {sender}'s {kind}")
+                }
+                None => choice.to_string(),
+            },
+            _ => choice.to_string(),
+        }
+    }
+
     /// What the threads have seen of memory so far.
     pub fn execution(&self) -> Execution {
         Execution::of(self.recorder.run())
@@ -298,12 +319,12 @@ impl<E: Engine> Cluster<E> {
 impl<E: Engine> Cluster<E> {
     /// Threads of the node that need not fault go on.
     pub(super) fn bustle(&mut self, id: NodeId) {
-        while self.exploring && self.random.random_range(0..16) < self.bustle {
+        while self.schedule.exploring && self.schedule.chance(self.schedule.bustle, 16) {
             let threads = &self.nodes[id.index()].threads;
             if threads.is_empty() {
                 return;
             }
-            let number = threads[self.random.random_range(0..threads.len())];
+            let number = threads[self.schedule.random.random_range(0..threads.len())];
             self.go_on_freely(number);
         }
     }
@@ -360,7 +381,7 @@ impl<E: Engine + fmt::Debug> Cluster<E> {
             (thread.next, thread.registers, thread.meetings).hash(hasher);
             hash_printed(&thread.state, hasher);
         }
-        hash_printed(&(&node.mailbox, node.collectives, &node.kept_back), hasher);
+        hash_printed(&(&node.mailbox.tokens, node.collectives, &node.mailbox.kept_back), hasher);
         for record in &self.recorder.run().nodes[id.index()].records {
             if concerns_memory_order(&record.event) {
                 hash_printed(&(record.thread, &record.event), hasher);
@@ -383,10 +404,10 @@ impl<E: Engine + fmt::Debug> Cluster<E> {
             (from, to, content.finish()).hash(hasher);
         }
         let mut locks: Vec<_> =
-            self.locks.iter().map(|(lock, record)| (lock, record.holder, record.turns)).collect();
+            self.truth.locks.iter().map(|(lock, record)| (lock, record.holder, record.turns)).collect();
         locks.sort();
         locks.hash(hasher);
-        let mut atomics: Vec<_> = self.atomics.iter().collect();
+        let mut atomics: Vec<_> = self.truth.atomics.iter().collect();
         atomics.sort_by_key(|(at, _)| **at);
         hash_printed(&atomics, hasher);
         hasher.finish()

@@ -1,11 +1,12 @@
 //! What engines ask for: effects carried out to the letter, and threads that they wake.
 
-use hiroba_base::{Access, LockId, NodeId, PageId, PageRange, PageSet, RngExt};
+use hiroba_base::{Access, LockId, NodeId, PageId, PageRange, PageSet};
 use hiroba_protocol::races::Interval;
 use hiroba_protocol::{Done, Effect, Engine, NewContent, Outcome, PageToSend, Waiter, diff};
 use hiroba_trace::Event;
 use hiroba_wire::{AtomicOutcome, Collective, Message, PageCopy};
 
+use super::one_sided::FrameRead;
 use super::{Cluster, Failure, State, TAG_BITS, Thread, Wait};
 use crate::memory::{Merge, TwinAfter};
 use crate::network::Parcel;
@@ -21,7 +22,7 @@ impl<E: Engine> Cluster<E> {
             }
             for effect in self.mutation.on_effect(id, effect) {
                 self.meanwhile(id, &effect);
-                if let Some(narration) = &self.narration {
+                if let Some(narration) = &self.recorder.narration {
                     narration.carries_out(id, &effect);
                 }
                 self.carry_out(id, effect)?;
@@ -37,7 +38,7 @@ impl<E: Engine> Cluster<E> {
     fn note_states(&mut self, id: NodeId) -> Result<(), Failure> {
         let node = &mut self.nodes[id.index()];
         let states = node.engine.page_states().map_err(|misfit| Failure::State { node: id, misfit })?;
-        if let Some(narration) = &self.narration {
+        if let Some(narration) = &self.recorder.narration {
             narration.changes_states(id, &node.states, &states);
             node.states = states;
         }
@@ -94,6 +95,7 @@ impl<E: Engine> Cluster<E> {
                 self.note_access(id, pages, Access::Write);
                 self.end_faults_in_kernel(id, pages);
             }
+            Effect::GiveUp { pages } => memory.give_up(pages).map_err(wrong)?,
             Effect::Unwatch { pages } => memory.unwatch(pages).map_err(wrong)?,
             Effect::CollectWritten => self.collect_written(id)?,
             Effect::FindUnwritten { spans } => self.find_unwritten(id, &spans),
@@ -132,7 +134,8 @@ impl<E: Engine> Cluster<E> {
                 }
             }
             Effect::Read { pages, page_bytes, home, needed, merge, prefetched: _ } => {
-                let outcome = self.read(id, pages, page_bytes as usize, home, &needed, merge)?;
+                let read = FrameRead { pages, page_bytes, home, needed, merge };
+                let outcome = self.read(id, &read)?;
                 self.nodes[id.index()].engine.handle_done(Done::Read { pages, outcome });
             }
             Effect::Publish { writer, seq } => node.board.publish(writer, seq),
@@ -148,11 +151,11 @@ impl<E: Engine> Cluster<E> {
                 let outcome = memory.operate(page, offset, operation);
                 node.engine.handle_done(Done::Atomic { page, outcome });
                 let at = Address::in_page(page, offset);
-                let (turns, unreported) = self.atomics.entry(at).or_default();
+                let (turns, unreported) = self.truth.atomics.entry(at).or_default();
                 unreported.push((*turns, outcome));
                 *turns += 1;
             }
-            Effect::Hold { page } => self.holds.push((id, page)),
+            Effect::Retain { page } => self.holds.push((id, page)),
             Effect::CountMove { .. } => {}
             Effect::Wake { waiter, outcome } => self.wake(id, waiter, outcome)?,
             Effect::IntervalEnded { seq, timestamp, epoch } => {
@@ -186,7 +189,7 @@ impl<E: Engine> Cluster<E> {
         for granule in watched.iter().copied() {
             let memory = &mut self.nodes[id.index()].memory;
             let is_written = memory.is_written(granule);
-            if is_written || self.exploring && self.random.random_range(0..64) == 0 {
+            if is_written || self.schedule.exploring && self.schedule.chance(1, 64) {
                 granules.insert(granule);
             }
             if !late {
@@ -210,7 +213,7 @@ impl<E: Engine> Cluster<E> {
         let mut granules = PageSet::new();
         for granule in spans.iter().flat_map(|span| span.iter()) {
             let was_unwritten = self.nodes[id.index()].memory.was_unwritten(granule);
-            let is_known = !self.exploring || self.random.random_range(0..16) > 0;
+            let is_known = !self.schedule.exploring || !self.schedule.chance(1, 16);
             if self.mutation.on_unwritten(was_unwritten) && is_known {
                 granules.insert(granule);
             }
@@ -308,7 +311,7 @@ impl<E: Engine> Cluster<E> {
     }
 
     fn acquired(&mut self, thread: usize, lock: LockId) -> Result<(), Failure> {
-        let record = self.locks.entry(lock).or_default();
+        let record = self.truth.locks.entry(lock).or_default();
         if let Some(holder) = record.holder {
             let sentence = format!("thread {thread} was given lock {}, which thread {holder} holds", lock.0);
             return Err(Failure::Host { node: self.threads[thread].node, sentence });
@@ -321,7 +324,7 @@ impl<E: Engine> Cluster<E> {
     }
 
     pub(super) fn note_release(&mut self, thread: usize, lock: LockId) {
-        let record = self.locks.entry(lock).or_default();
+        let record = self.truth.locks.entry(lock).or_default();
         if record.holder == Some(thread) {
             record.holder = None;
             let turn = record.turns - 1;
@@ -330,7 +333,7 @@ impl<E: Engine> Cluster<E> {
     }
 
     fn note_atomic(&mut self, thread: usize, at: Address, outcome: AtomicOutcome) {
-        let Some((_, unreported)) = self.atomics.get_mut(&at) else { return };
+        let Some((_, unreported)) = self.truth.atomics.get_mut(&at) else { return };
         // Equal outcomes that wait for their threads are interchangeable: the earliest goes to whoever hears first.
         let Some(found) = unreported.iter().position(|(_, other)| *other == outcome) else { return };
         let (turn, AtomicOutcome { previous, current, .. }) = unreported.remove(found);
@@ -341,7 +344,7 @@ impl<E: Engine> Cluster<E> {
     /// What `free` sends behind the publication, over the same link.
     fn tell_of_publication(&mut self, thread: usize, to: NodeId, tag: u16) {
         let from = self.threads[thread].node;
-        let count = self.publications.entry((from, to)).or_default();
+        let count = self.truth.publications.entry((from, to)).or_default();
         let token = *count << TAG_BITS | u64::from(tag);
         *count += 1;
         self.note(thread, Event::Published { to, count: token >> TAG_BITS });

@@ -1,6 +1,6 @@
 //! What threads do: instructions carried out, where they may at once, or begun, where an engine is asked first.
 
-use hiroba_base::{Access, RngExt};
+use hiroba_base::Access;
 use hiroba_protocol::{Engine, Synchronisation};
 use hiroba_trace::{Activity, Event};
 use hiroba_wire::AtomicOperation;
@@ -44,7 +44,7 @@ impl<E: Engine> Cluster<E> {
             Instruction::AwaitPublished { from, tag } => {
                 thread.next += 1;
                 let node = thread.node;
-                let tokens = self.nodes[node.index()].mailbox.get_mut(&(from, tag));
+                let tokens = self.nodes[node.index()].mailbox.tokens.get_mut(&(from, tag));
                 if let Some(token) = tokens.and_then(|tokens| tokens.pop_front()) {
                     self.note(number, Event::PublicationSeen { from, count: token >> TAG_BITS });
                 }
@@ -75,6 +75,10 @@ impl<E: Engine> Cluster<E> {
             Instruction::Collective(collective) => {
                 self.threads[number].meetings += 1;
                 (Synchronisation::Collective(collective), Wait::Collective(collective))
+            }
+            // Every other time as a message to a port does it.
+            Instruction::Publish { to, tag } if tag % 2 == 1 => {
+                (Synchronisation::Inform(to), Wait::Publish { to, tag })
             }
             Instruction::Publish { to, tag } => (Synchronisation::Publish(to), Wait::Publish { to, tag }),
             other => unreachable!("{other:?} does not synchronise"),
@@ -117,7 +121,7 @@ impl<E: Engine> Cluster<E> {
         let thread = &mut self.threads[number];
         let (id, waiter) = (thread.node, thread.waiter);
         // Some machines do not say whether it was a load or a store, and some fault sources not who waits.
-        let mut one_in = |chances: u32| self.exploring && self.random.random_range(0..chances) == 0;
+        let mut one_in = |chances: u32| self.schedule.exploring && self.schedule.chance(1, chances);
         let (silent, in_kernel) = (one_in(4), one_in(4) && at.granule.0 < self.limits.region_granules);
         thread.state = if in_kernel { State::FaultingInKernel(at) } else { State::Faulting(at) };
         let wanted = if silent { Access::None } else { wanted };

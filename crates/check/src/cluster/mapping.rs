@@ -1,32 +1,10 @@
 //! Pages that nodes have mapped onto their homes' frames: their loads and stores go there.
 
 use hiroba_base::{NodeId, PageId, PageRange};
-use hiroba_protocol::aurc::Aurc;
-use hiroba_protocol::aurc::mapped::MappingRule;
-use hiroba_protocol::hlrc::Hlrc;
-use hiroba_protocol::home::HomePolicy;
-use hiroba_protocol::{Consistency, Engine, WriteTracking};
-use hiroba_wire::Limits;
+use hiroba_protocol::Engine;
 
 use super::{Cluster, Failure};
 use crate::program::{Address, Width};
-use crate::swarm::SOON;
-
-/// Makes AURC engines for a cluster whose nodes share memory: they map runs of so many bytes, and with `one_sided` they read each other's
-/// frames of other pages. Homes of these move soon, if by this policy they move.
-pub fn mapping_aurc(
-    run_bytes_min: u64,
-    one_sided: bool,
-    homes: HomePolicy,
-) -> impl FnMut(NodeId, Limits, WriteTracking) -> Consistency {
-    move |me, limits, tracking| {
-        let others = NodeId::all(limits.nodes).filter(|node| one_sided && *node != me);
-        let hlrc = Hlrc::new().reading_from(others).moving_homes(homes).moving_after(SOON);
-        let protocol = Aurc::new(hlrc);
-        let engine = Consistency::new(me, limits, tracking, Box::new(protocol)).telling();
-        engine.mapping_homes(MappingRule { run_bytes_min })
-    }
-}
 
 /// What a node has mapped, and whose frames they are.
 #[derive(Debug, Default)]

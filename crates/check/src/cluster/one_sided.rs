@@ -6,35 +6,14 @@
 
 use std::collections::VecDeque;
 
-use hiroba_base::{IntervalSeq, NodeId, PageId, PageRange, Prng, RngExt, VersionVector};
-use hiroba_protocol::aurc::Aurc;
-use hiroba_protocol::hlrc::Hlrc;
-use hiroba_protocol::{Consistency, Engine, ReadOutcome, WriteTracking};
-use hiroba_wire::Limits;
+use hiroba_base::{IntervalSeq, NodeId, PageId, PageRange, RngExt, VersionVector};
+use hiroba_protocol::{Engine, ReadOutcome};
 use rustc_hash::FxHashMap;
 
 use super::{Cluster, Failure};
 use crate::memory::Merge;
 use crate::network::Parcel;
 use crate::program::GRANULE_BYTES;
-
-/// Makes HLRC engines for a cluster; with `one_sided` (see [`Options`](super::Options)) they read each other's frames.
-pub fn hlrc(one_sided: bool) -> impl FnMut(NodeId, Limits, WriteTracking) -> Consistency {
-    move |me, limits, tracking| {
-        let others = NodeId::all(limits.nodes).filter(|node| one_sided && *node != me);
-        let protocol = Hlrc::new().reading_from(others);
-        Consistency::new(me, limits, tracking, Box::new(protocol)).telling()
-    }
-}
-
-/// Makes AURC engines for a cluster; with `one_sided` they read each other's frames.
-pub fn aurc(one_sided: bool) -> impl FnMut(NodeId, Limits, WriteTracking) -> Consistency {
-    move |me, limits, tracking| {
-        let others = NodeId::all(limits.nodes).filter(|node| one_sided && *node != me);
-        let protocol = Aurc::new(Hlrc::new().reading_from(others));
-        Consistency::new(me, limits, tracking, Box::new(protocol)).telling()
-    }
-}
 
 /// What others see of a node, and leave there.
 #[derive(Default)]
@@ -64,37 +43,27 @@ impl Board {
     }
 }
 
-/// How much others do between the effects of a node.
-#[derive(Clone, Copy)]
-pub(super) struct Meddling {
-    /// How often in 16 somebody else takes one more step.
-    steps: u32,
-    /// How often in 16 there is no room for an announcement.
-    refusals: u32,
+/// A read of pages from the frames of their home, as `Effect::Read` asks for it.
+pub(super) struct FrameRead {
+    pub(super) pages: PageRange,
+    pub(super) page_bytes: u32,
+    pub(super) home: NodeId,
+    /// What the home must have published before.
+    pub(super) needed: VersionVector,
+    /// The reader has unsent writes, which stay.
+    pub(super) merge: bool,
 }
 
-impl Meddling {
-    /// Drawn, or none.
-    pub(super) fn new(one_sided: bool, random: &mut Prng) -> Meddling {
-        if !one_sided {
-            return Meddling { steps: 0, refusals: 0 };
-        }
-        Meddling {
-            steps: [1, 4, 10][random.random_range(0..3)],
-            refusals: [0, 1, 4][random.random_range(0..3)],
-        }
+impl FrameRead {
+    fn page_ids(&self) -> impl Iterator<Item = PageId> {
+        self.pages.iter().step_by((self.page_bytes / GRANULE_BYTES) as usize)
     }
-}
-
-/// The pages of a run, each of `page_bytes` bytes.
-fn page_ids(pages: PageRange, page_bytes: usize) -> impl Iterator<Item = PageId> {
-    pages.iter().step_by(page_bytes / GRANULE_BYTES as usize)
 }
 
 impl<E: Engine> Cluster<E> {
     /// Everybody but node `id` goes on, for a while.
     pub(super) fn others_go_on(&mut self, id: NodeId) -> Result<(), Failure> {
-        while self.meddling.steps > 0 && self.random.random_range(0..16) < self.meddling.steps {
+        while self.schedule.meddling.steps > 0 && self.schedule.chance(self.schedule.meddling.steps, 16) {
             self.nodes[id.index()].board.occupied = true;
             let gone_on = self.advance();
             self.nodes[id.index()].board.occupied = false;
@@ -121,31 +90,24 @@ impl<E: Engine> Cluster<E> {
         free.find_map(|board| board.parcels.pop_front())
     }
 
-    /// Carries out `Effect::Read`.
-    pub(super) fn read(
-        &mut self,
-        id: NodeId,
-        pages: PageRange,
-        page_bytes: usize,
-        home: NodeId,
-        needed: &VersionVector,
-        merge: bool,
-    ) -> Result<ReadOutcome, Failure> {
+    /// Node `id` reads.
+    pub(super) fn read(&mut self, id: NodeId, read: &FrameRead) -> Result<ReadOutcome, Failure> {
+        let FrameRead { pages, home, merge, .. } = *read;
         let reading = self.mutation.on_read();
-        if !self.nodes[home.index()].board.covers(needed) && !reading.looks_away {
+        if !self.nodes[home.index()].board.covers(&read.needed) && !reading.looks_away {
             return Ok(ReadOutcome::Behind);
         }
-        if self.exploring && self.random.random_range(0..16) < self.meddling.refusals {
+        if self.schedule.exploring && self.schedule.chance(self.schedule.meddling.refusals, 16) {
             return Ok(ReadOutcome::Behind);
         }
         self.others_go_on(id)?;
         if !reading.announces_late && !reading.announces_never {
-            self.announce(home, pages, page_bytes);
+            self.announce(read);
             self.others_go_on(id)?;
         }
         let content = self.copy_in_pieces(id, home, pages)?;
         if reading.announces_late {
-            self.announce(home, pages, page_bytes);
+            self.announce(read);
         }
         let how = if merge { self.mutation.on_merge() } else { Merge::Replace };
         let installed = self.nodes[id.index()].memory.install(pages, Some(&content), how);
@@ -153,8 +115,8 @@ impl<E: Engine> Cluster<E> {
         Ok(ReadOutcome::Installed { dirty: merge && self.mutation.on_merged(dirty) })
     }
 
-    fn announce(&mut self, home: NodeId, pages: PageRange, page_bytes: usize) {
-        self.nodes[home.index()].board.announced.extend(page_ids(pages, page_bytes));
+    fn announce(&mut self, read: &FrameRead) {
+        self.nodes[read.home.index()].board.announced.extend(read.page_ids());
     }
 
     /// The home's bytes, which it and others go on writing while they are copied.
@@ -162,8 +124,8 @@ impl<E: Engine> Cluster<E> {
         let granule_bytes = GRANULE_BYTES as usize;
         let bytes = pages.count as usize * granule_bytes;
         // Between words, and among the first of a granule, where programs are busy.
-        let cut = self.random.random_range(0..pages.count) as usize * granule_bytes
-            + self.random.random_range(0..24) * 8;
+        let cut = self.schedule.random.random_range(0..pages.count) as usize * granule_bytes
+            + self.schedule.random.random_range(0..24) * 8;
         let mut content = Vec::with_capacity(bytes);
         for piece in [0..cut, cut..bytes] {
             content.extend_from_slice(&self.nodes[home.index()].memory.page(pages.first, bytes)[piece]);

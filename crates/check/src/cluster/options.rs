@@ -23,6 +23,8 @@ pub struct Options {
     pub region_protocols: Vec<Option<Protocol>>,
     /// Nodes may read each other's frames, so others go on between any two effects of a node. The engines must be made to.
     pub one_sided: bool,
+    /// Hosts are short of memory now and then, and have any pages leave.
+    pub shortages: bool,
     /// Hosts look for data races; the engines must be made to.
     pub races: Option<RaceBug>,
 }
@@ -47,8 +49,18 @@ impl Options {
         let network = NetworkChoice::Shuffled;
         let region_protocols = Vec::new();
         let (record, steps_max, one_sided) = (true, 200_000, false);
-        let races = None;
-        Options { seed, record, steps_max, mutation, network, tracking, region_protocols, one_sided, races }
+        Options {
+            seed,
+            record,
+            steps_max,
+            mutation,
+            network,
+            tracking,
+            region_protocols,
+            one_sided,
+            shortages: false,
+            races: None,
+        }
     }
 }
 

@@ -9,6 +9,7 @@ use hiroba_wire::Collective;
 use super::options::protocol_of;
 use super::{Cluster, Failure};
 use crate::execution::{NodeRecords, Run};
+use crate::narration::Narration;
 use crate::program::{GRANULE_BYTES, Program, Region};
 
 /// The records of a run, as they are made.
@@ -18,6 +19,8 @@ pub(super) struct Recorder {
     run: Run,
     /// By node, who acts there now.
     actors: Vec<ThreadNumber>,
+    /// Tells in words what nodes say and do.
+    pub(super) narration: Option<Narration>,
 }
 
 impl Recorder {
@@ -27,6 +30,7 @@ impl Recorder {
             enabled,
             run: Run { nodes: vec![NodeRecords::default(); nodes] },
             actors: vec![ThreadNumber::RUNTIME; nodes],
+            narration: None,
         }
     }
 
@@ -59,7 +63,7 @@ pub(super) fn activity_of(sync: Synchronisation) -> Activity {
         Synchronisation::Signal(cond) | Synchronisation::Broadcast(cond) => Activity::Signal(cond),
         Synchronisation::Collective(Collective::Barrier) => Activity::Barrier,
         Synchronisation::Collective(_) => Activity::Collective,
-        Synchronisation::Publish(to) => Activity::Publish(to),
+        Synchronisation::Publish(to) | Synchronisation::Inform(to) => Activity::Publish(to),
     }
 }
 
@@ -80,13 +84,13 @@ impl<E: Engine> Cluster<E> {
     /// A thread did something.
     pub(super) fn note(&mut self, thread: usize, event: Event) {
         let thread = &self.threads[thread];
-        self.recorder.add(thread.node, ThreadNumber(thread.waiter.0), self.steps, event);
+        self.recorder.add(thread.node, ThreadNumber(thread.waiter.0), self.progress.steps, event);
     }
 
     /// Something became of a node, by whoever acts there.
     pub(super) fn note_at(&mut self, node: NodeId, event: Event) {
         let actor = self.recorder.actors[node.index()];
-        self.recorder.add(node, actor, self.steps, event);
+        self.recorder.add(node, actor, self.progress.steps, event);
     }
 
     pub(super) fn note_regions(&mut self, program: &Program, protocols: &[Option<Protocol>]) {
@@ -121,7 +125,7 @@ impl<E: Engine> Cluster<E> {
     }
 
     pub(super) fn note_sent(&mut self, from: NodeId, to: NodeId, bytes: &[u8]) {
-        if let Some(narration) = &self.narration {
+        if let Some(narration) = &self.recorder.narration {
             narration.sends(from, to, bytes, &self.limits);
         }
         self.note_at(from, Event::Sent { to, kind: kind_of(bytes), bytes: bytes.len() as u32 });
@@ -135,7 +139,7 @@ impl<E: Engine> Cluster<E> {
     pub(super) fn note_fact(&mut self, node: NodeId, fact: Fact) -> Result<(), Failure> {
         let event = match fact {
             Fact::Acquired { lock, turn, .. } => {
-                let turns = self.locks.get(&lock).map_or(0, |record| record.turns);
+                let turns = self.truth.locks.get(&lock).map_or(0, |record| record.turns);
                 if turn == turns {
                     return Ok(());
                 }

@@ -601,6 +601,35 @@ fn try_locks() -> Program {
     Program::new(2, [trier(), locker(), trier(), locker()])
 }
 
+/// Node 0 uses two locks that it manages, in turn; then the others ask for both, by trylock too.
+fn unlocked_long_ago() -> Program {
+    let (first, second) = (Address::word(1, 0), Address::word(2, 0));
+    let user = || {
+        let mut code = Vec::new();
+        for _ in 0..3 {
+            for (id, word) in [(3, first), (6, second)] {
+                code.extend([lock(id), load(word, 1), add(1, 1), store_from(word, 1), unlock(id)]);
+            }
+        }
+        code
+    };
+    let asker = || vec![lock(3), load(first, 1), add(1, 1), store_from(first, 1), unlock(3)];
+    let trier = || {
+        vec![
+            try_lock(6, 0),
+            jump_unless(0, 1, 7),
+            load(second, 1),
+            add(1, 1),
+            store_from(second, 1),
+            unlock(6),
+            add(2, 1),
+        ]
+    };
+    let ends = [barrier(), load(first, 3), load(second, 4)];
+    let with_end = |code: Vec<Instruction>| [code, ends.to_vec()].concat();
+    Program::new(3, [with_end(user()), with_end(asker()), with_end(trier())])
+}
+
 fn locks() -> Vec<Litmus> {
     let taken = |ended: &Ended| (0..4).map(|node| ended.register(node, 2)).sum::<u64>();
     vec![
@@ -634,6 +663,18 @@ fn locks() -> Vec<Litmus> {
         .forbid(move |ended| ended.register(0, 3) != taken(ended))
         .reach("a trylock fails", move |ended| taken(ended) < 10)
         .reach("trylocks succeed", |ended| ended.register(0, 2) + ended.register(2, 2) >= 4),
+        Litmus::new(
+            "unlocks that nobody waits for",
+            "whoever asks for a lock sees all that was written under it, though other locks were used since",
+            unlocked_long_ago(),
+        )
+        .forbid(|ended| {
+            (0..3).any(|node| {
+                ended.register(node, 3) != 4 || ended.register(node, 4) != 3 + ended.register(2, 2)
+            })
+        })
+        .reach("the trylock succeeds", |ended| ended.register(2, 2) == 1)
+        .reach("the trylock fails", |ended| ended.register(2, 2) == 0),
         Litmus::new(
             "publication",
             "what was written before a block is freed is seen by whoever gets the block",

@@ -5,7 +5,8 @@ use hiroba_protocol::{Effect, WriteTracking, diff};
 use hiroba_wire::{Knowledge, Limits, Message, PageDiff};
 use rustc_hash::{FxHashMap, FxHashSet};
 
-use super::Mutation;
+use super::wrongs::{WIDE_LIMITS, without_last};
+use super::{Fate, Mutation};
 use crate::memory::TwinAfter;
 use crate::program::GRANULE_BYTES;
 
@@ -143,38 +144,31 @@ impl Planted {
         knowledge
     }
 
-    fn alter_early(
-        &mut self,
-        to: NodeId,
-        from: NodeId,
-        seq: u64,
-        diffs: &[PageDiff<'_>],
-    ) -> Vec<(Vec<u8>, bool)> {
-        let early = Message::EarlyDiffs { seq, diffs: diffs.to_vec() }.encode();
+    fn alter_early(&mut self, from: NodeId, to: NodeId, seq: u64, diffs: &[PageDiff<'_>]) -> Fate {
+        let mut diffs = diffs.to_vec();
         match self.mutant {
-            Mutant::LoseEarlyDiffs => Vec::new(),
+            Mutant::LoseEarlyDiffs => Fate::LOST,
             Mutant::DropEarlyRuns => {
-                let mut diffs = diffs.to_vec();
                 diffs.last_mut().into_iter().for_each(|diff| diff.runs = &[]);
-                vec![(Message::EarlyDiffs { seq, diffs }.encode(), false)]
+                Fate::altered(&Message::EarlyDiffs { seq, diffs })
             }
-            Mutant::EarlyDiffsAstray => vec![(early, true)],
-            Mutant::EarlyDiffsTwice => vec![(early.clone(), false), (early, true)],
+            Mutant::EarlyDiffsAstray => Fate::Astray,
+            Mutant::EarlyDiffsTwice => Fate::Twice { late: true },
             Mutant::EarlyDiffsOvertaken => {
+                let early = Message::EarlyDiffs { seq, diffs }.encode();
                 self.held.entry((from, to)).or_default().push(early);
-                Vec::new()
+                Fate::LOST
             }
             Mutant::ClaimInterval | Mutant::ClaimEndOfInterval => {
                 let last = self.mutant == Mutant::ClaimEndOfInterval;
-                vec![(Message::Diffs { seq, last, diffs: diffs.to_vec() }.encode(), false)]
+                Fate::altered(&Message::Diffs { seq, last, diffs })
             }
             Mutant::ExchangePages if diffs.len() > 1 => {
-                let mut diffs = diffs.to_vec();
                 let last = diffs.len() - 1;
                 (diffs[0].page, diffs[last].page) = (diffs[last].page, diffs[0].page);
-                vec![(Message::EarlyDiffs { seq, diffs }.encode(), false)]
+                Fate::altered(&Message::EarlyDiffs { seq, diffs })
             }
-            _ => vec![(early, false)],
+            _ => Fate::Sent,
         }
     }
 }
@@ -187,9 +181,7 @@ impl Mutation for Planted {
                 vec![Effect::Twin { page, page_bytes }]
             }
             Effect::Send { to: home, message } if self.mutant == Mutant::ReadAhead => {
-                let limits =
-                    Limits { nodes: u16::MAX, region_granules: u64::MAX, granule_bytes: GRANULE_BYTES };
-                match Message::decode(&message, &limits) {
+                match Message::decode(&message, &WIDE_LIMITS) {
                     Ok(Message::PageRequest { page, needed })
                         if self.sent.contains(&(node, page)) && self.pages.contains_key(&page) =>
                     {
@@ -208,12 +200,8 @@ impl Mutation for Planted {
         }
     }
 
-    fn on_collect_in_lull(&mut self, mut granules: PageSet) -> PageSet {
-        if self.mutant == Mutant::LullForgets {
-            let last = granules.iter().last();
-            last.map(|granule| granules.remove(granule));
-        }
-        granules
+    fn on_collect_in_lull(&mut self, granules: PageSet) -> PageSet {
+        if self.mutant == Mutant::LullForgets { without_last(granules) } else { granules }
     }
 
     fn on_early_diff(&mut self, runs: Vec<u8>) -> Vec<u8> {
@@ -246,13 +234,12 @@ impl Mutation for Planted {
         }
     }
 
-    fn on_send(&mut self, from: NodeId, to: NodeId, bytes: Vec<u8>, limits: &Limits) -> Vec<(Vec<u8>, bool)> {
-        let Ok(message) = Message::decode(&bytes, limits) else { return vec![(bytes, false)] };
-        self.note(from, &message);
-        if let Message::EarlyDiffs { seq, diffs } = &message {
-            return self.alter_early(to, from, *seq, diffs);
+    fn on_message(&mut self, from: NodeId, to: NodeId, message: &Message<'_>, _limits: &Limits) -> Fate {
+        self.note(from, message);
+        if let Message::EarlyDiffs { seq, diffs } = message {
+            return self.alter_early(from, to, *seq, diffs);
         }
-        let altered = match (self.mutant, &message) {
+        let altered = match (self.mutant, message) {
             (Mutant::ForgetNotice, Message::LockGrant { lock, turn, knowledge }) => {
                 Message::LockGrant { lock: *lock, turn: *turn, knowledge: self.forgetful(from, knowledge) }
                     .encode()
@@ -269,16 +256,16 @@ impl Mutation for Planted {
                 let stays = |diff: &&PageDiff<'_>| !self.sent.contains(&(from, diff.page));
                 let diffs: Vec<_> = diffs.iter().filter(stays).copied().collect();
                 if diffs.is_empty() {
-                    return Vec::new();
+                    return Fate::LOST;
                 }
                 Message::Diffs { seq: *seq, last: *last, diffs }.encode()
             }
-            _ => bytes.clone(),
+            _ => message.encode(),
         };
         if matches!(message, Message::Diffs { last: true, .. }) {
             self.sent.retain(|(node, _)| *node != from || self.mutant == Mutant::ForgetNotice);
         }
         let late = self.held.remove(&(from, to)).unwrap_or_default();
-        core::iter::once(altered).chain(late).map(|bytes| (bytes, false)).collect()
+        Fate::Replaced([vec![altered], late].concat())
     }
 }

@@ -5,8 +5,8 @@ use hiroba_protocol::{Effect, PageToSend};
 use hiroba_wire::{Limits, Message, PageDiff, PageHandedOver};
 use rustc_hash::{FxHashMap, FxHashSet};
 
-use super::Mutation;
-use crate::program::GRANULE_BYTES;
+use super::wrongs::WIDE_LIMITS;
+use super::{Fate, Mutation};
 
 /// The catalogue of planted bugs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -164,28 +164,24 @@ impl Planted {
 
 impl Mutation for Planted {
     fn on_effect(&mut self, node: NodeId, effect: Effect) -> Vec<Effect> {
-        let limits = Limits { nodes: u16::MAX, region_granules: u64::MAX, granule_bytes: GRANULE_BYTES };
         let (hasty, others) = std::mem::take(&mut self.hasty).into_iter().partition(|(to, ..)| *to == node);
         self.hasty = others;
         let hasty: Vec<(NodeId, PageId, Vec<u8>)> = hasty;
         let mut effects: Vec<Effect> =
             hasty.into_iter().map(|(_, page, runs)| Effect::Apply { page, runs }).collect();
         match effect {
-            Effect::Send { to, message } => {
-                // With these limits what is about pages and versions can be told, which suffices.
-                match Message::decode(&message, &limits) {
-                    Ok(Message::EarlyDiffs { seq, diffs }) => {
-                        effects.extend(self.meddle_with_early(node, to, seq, diffs));
-                    }
-                    Ok(Message::Diffs { seq, last, diffs }) => {
-                        effects.extend(self.meddle_with_rest(node, to, seq, last, diffs));
-                    }
-                    Ok(Message::HomeHandedOver { pages }) if self.mutant == Mutant::HandOverWithoutParts => {
-                        effects.push(self.withhold(to, pages));
-                    }
-                    _ => effects.push(Effect::Send { to, message }),
+            Effect::Send { to, message } => match Message::decode(&message, &WIDE_LIMITS) {
+                Ok(Message::EarlyDiffs { seq, diffs }) => {
+                    effects.extend(self.meddle_with_early(node, to, seq, diffs));
                 }
-            }
+                Ok(Message::Diffs { seq, last, diffs }) => {
+                    effects.extend(self.meddle_with_rest(node, to, seq, last, diffs));
+                }
+                Ok(Message::HomeHandedOver { pages }) if self.mutant == Mutant::HandOverWithoutParts => {
+                    effects.push(self.withhold(to, pages));
+                }
+                _ => effects.push(Effect::Send { to, message }),
+            },
             Effect::SendPages { to, pages, ahead_of: None } => {
                 let is_sent = |page: &PageToSend| !self.withheld.remove(&(to, page.page));
                 let pages: Vec<PageToSend> = pages.into_iter().filter(is_sent).collect();
@@ -203,16 +199,9 @@ impl Mutation for Planted {
         }
         effects
     }
-    fn on_send(
-        &mut self,
-        from: NodeId,
-        _to: NodeId,
-        bytes: Vec<u8>,
-        limits: &Limits,
-    ) -> Vec<(Vec<u8>, bool)> {
-        if let Ok(message) = Message::decode(&bytes, limits) {
-            self.note(from, &message);
-        }
-        vec![(bytes, false)]
+
+    fn on_message(&mut self, from: NodeId, _to: NodeId, message: &Message<'_>, _limits: &Limits) -> Fate {
+        self.note(from, message);
+        Fate::Sent
     }
 }

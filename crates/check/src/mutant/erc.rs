@@ -1,13 +1,13 @@
 //! Planted bugs of eager release consistency.
 
-use hiroba_base::{Access, NodeId, PageId, PageSet};
-use hiroba_protocol::{Effect, NewContent, Outcome, Waiter};
-use hiroba_wire::{AtomicOperation, Limits, Message, Ticket};
+use hiroba_base::{NodeId, PageId, PageSet};
+use hiroba_protocol::{Effect, Outcome, Waiter};
+use hiroba_wire::{Limits, Message, Ticket};
 use rustc_hash::{FxHashMap, FxHashSet};
 
-use super::Mutation;
+use super::wrongs::{self, FirstContents, Rights};
+use super::{Fate, Mutation};
 use crate::memory::Merge;
-use crate::program::GRANULE_BYTES;
 
 /// The catalogue of planted bugs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -107,9 +107,9 @@ impl Mutant {
     pub fn plant(self) -> Box<dyn Mutation> {
         Box::new(Planted {
             mutant: self,
-            writable: FxHashSet::default(),
+            rights: Rights::default(),
             lowered: FxHashMap::default(),
-            contents: FxHashMap::default(),
+            contents: FirstContents::default(),
             told: FxHashMap::default(),
             unperformed: FxHashMap::default(),
             woken: FxHashSet::default(),
@@ -119,11 +119,10 @@ impl Mutant {
 
 struct Planted {
     mutant: Mutant,
-    /// Granules that each node may store to.
-    writable: FxHashSet<(NodeId, PageId)>,
+    rights: Rights,
     /// Losses of the right to store that each node is about to carry out: why shows with the effect behind them.
     lowered: FxHashMap<NodeId, Vec<Effect>>,
-    contents: FxHashMap<PageId, Option<Vec<u8>>>,
+    contents: FirstContents,
     /// How many each home has told of a transaction.
     told: FxHashMap<(NodeId, u64), usize>,
     /// How many diffs of each node have yet to be performed.
@@ -141,24 +140,6 @@ impl Planted {
             (Mutant::ShareBeforeProtecting, Effect::SendPages { .. }) => [vec![next], lowered].concat(),
             _ => [lowered, vec![next]].concat(),
         }
-    }
-
-    /// Whether the effect takes the right to store away; notes what it gives and takes.
-    fn lowers(&mut self, node: NodeId, effect: &Effect) -> bool {
-        let (pages, access) = match effect {
-            Effect::Protect { pages, access } => (*pages, *access),
-            Effect::Invalidate { span, .. } => (*span, Access::None),
-            _ => return false,
-        };
-        let mut lowers = false;
-        for granule in pages.iter() {
-            if access == Access::Write {
-                self.writable.insert((node, granule));
-            } else {
-                lowers |= self.writable.remove(&(node, granule));
-            }
-        }
-        lowers && access == Access::Read
     }
 
     /// Woken threads go on with the next thing that their node does; their wakes by the engine come to nothing.
@@ -215,7 +196,7 @@ impl Planted {
 impl Mutation for Planted {
     fn on_effect(&mut self, node: NodeId, effect: Effect) -> Vec<Effect> {
         if self.is_about_lowering() {
-            if self.lowers(node, &effect) {
+            if self.rights.lowers(node, &effect) {
                 self.lowered.entry(node).or_default().push(effect);
                 return Vec::new();
             }
@@ -229,25 +210,10 @@ impl Mutation for Planted {
             (Mutant::KeepCopy, Effect::Invalidate { .. }) | (Mutant::SkipApply, Effect::Apply { .. }) => {
                 Vec::new()
             }
-            (Mutant::TruncateInstall, Effect::Install { mut pages, content, merge, fetched, prefetched })
-                if pages.count > 1 && !merge =>
-            {
-                pages.count = 1;
-                let content = match content {
-                    NewContent::Received(range) => {
-                        NewContent::Received(range.start..range.start + GRANULE_BYTES as usize)
-                    }
-                    other => other,
-                };
-                vec![Effect::Install { pages, content, merge, fetched, prefetched }]
+            (Mutant::TruncateInstall, effect @ Effect::Install { merge: false, .. }) => {
+                vec![wrongs::truncate_install(effect)]
             }
-            (
-                Mutant::AtomicTwice,
-                Effect::Atomic { page, offset, operation: AtomicOperation::FetchAdd(delta) },
-            ) => {
-                let operation = AtomicOperation::FetchAdd(delta.wrapping_mul(2));
-                vec![Effect::Atomic { page, offset, operation }]
-            }
+            (Mutant::AtomicTwice, effect) => vec![wrongs::add_twice(effect)],
             (_, effect) => vec![effect],
         }
     }
@@ -259,7 +225,7 @@ impl Mutation for Planted {
     }
 
     fn on_diff(&mut self, frame: &[u8], twin: &[u8], runs: Vec<u8>) -> Vec<u8> {
-        if self.mutant == Mutant::JoinRuns { super::joined(frame, twin) } else { runs }
+        if self.mutant == Mutant::JoinRuns { wrongs::joined(frame, twin) } else { runs }
     }
 
     fn on_merge(&mut self) -> Merge {
@@ -275,10 +241,9 @@ impl Mutation for Planted {
     }
 
     fn on_content(&mut self, page: PageId, content: Option<&[u8]>) -> Option<Vec<u8>> {
-        let content = content.map(<[u8]>::to_vec);
         match self.mutant {
-            Mutant::StaleContent => self.contents.entry(page).or_insert(content).clone(),
-            _ => content,
+            Mutant::StaleContent => self.contents.instead_of(page, content),
+            _ => content.map(<[u8]>::to_vec),
         }
     }
 
@@ -309,45 +274,42 @@ impl Mutation for Planted {
         }
     }
 
-    fn on_send(&mut self, from: NodeId, to: NodeId, bytes: Vec<u8>, limits: &Limits) -> Vec<(Vec<u8>, bool)> {
-        let Ok(message) = Message::decode(&bytes, limits) else { return vec![(bytes, false)] };
-        let awaits_diffs = self.awaits_diffs(from, to, &message);
+    fn on_message(&mut self, from: NodeId, to: NodeId, message: &Message<'_>, _limits: &Limits) -> Fate {
+        let awaits_diffs = self.awaits_diffs(from, to, message);
         if let Message::CondWake { ticket } = message {
-            self.woken.insert((to, ticket));
+            self.woken.insert((to, *ticket));
         }
-        let is_lost = match (self.mutant, &message) {
+        let is_lost = match (self.mutant, message) {
             (Mutant::MissWakeDuringRelease, Message::CondWake { .. }) => awaits_diffs,
             (Mutant::PerformBeforeAnswers, Message::CopiesSettled { .. })
             | (Mutant::ReleaseBeforePerformed, Message::DiffsPerformed { .. }) => from != to,
             (Mutant::PerformBeforeAnswers, _) => false,
             (Mutant::LoseNewsOfMove, Message::HomeMoved { .. }) => true,
             (Mutant::DropDiffAtFormerHome, Message::EagerDiffs { writer, .. }) => *writer != from,
-            _ => self.counts_as_settled(from, &message),
+            _ => self.counts_as_settled(from, message),
         };
         if is_lost {
-            return Vec::new();
+            return Fate::LOST;
         }
-        let changed = match (self.mutant, message) {
-            (Mutant::UpdatesAstray, Message::UpdateCopies { .. }) => return vec![(bytes, true)],
-            (Mutant::DiffsTwice, Message::EagerDiffs { .. }) => {
-                return vec![(bytes.clone(), false), (bytes, false)];
-            }
+        match (self.mutant, message.clone()) {
+            (Mutant::UpdatesAstray, Message::UpdateCopies { .. }) => Fate::Astray,
+            (Mutant::DiffsTwice, Message::EagerDiffs { .. }) => Fate::Twice { late: false },
             (Mutant::DropRuns, Message::EagerDiffs { writer, mut diffs }) => {
                 diffs.last_mut().expect("a flush has a diff").runs = &[];
-                Message::EagerDiffs { writer, diffs }.encode()
+                Fate::altered(&Message::EagerDiffs { writer, diffs })
             }
             (Mutant::PassDiffsOnAsOwn, Message::EagerDiffs { diffs, .. }) => {
-                Message::EagerDiffs { writer: from, diffs }.encode()
+                Fate::altered(&Message::EagerDiffs { writer: from, diffs })
             }
             (Mutant::LeaveWhileReading, Message::CopiesSettled { page, transaction, .. }) => {
-                Message::CopiesSettled { page, transaction, left: [page].into_iter().collect() }.encode()
+                let left = [page].into_iter().collect();
+                Fate::altered(&Message::CopiesSettled { page, transaction, left })
             }
             (Mutant::ForgetReaderWhenMoving, Message::HomeTransfer { page, moves, mut copyset, turns }) => {
                 copyset.pop();
-                Message::HomeTransfer { page, moves, copyset, turns }.encode()
+                Fate::altered(&Message::HomeTransfer { page, moves, copyset, turns })
             }
-            _ => return vec![(bytes, false)],
-        };
-        vec![(changed, false)]
+            _ => Fate::Sent,
+        }
     }
 }

@@ -3,7 +3,7 @@
 use hiroba_base::NodeId;
 use hiroba_wire::{Limits, Message, PagesWanted};
 
-use super::Mutation;
+use super::{Fate, Mutation};
 
 /// The catalogue of planted bugs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -42,18 +42,7 @@ impl Mutant {
 }
 
 impl Mutation for Mutant {
-    fn on_send(
-        &mut self,
-        from: NodeId,
-        _to: NodeId,
-        bytes: Vec<u8>,
-        limits: &Limits,
-    ) -> Vec<(Vec<u8>, bool)> {
-        match Message::decode(&bytes, limits) {
-            Ok(message) => {
-                self.alter(from, message).into_iter().map(|message| (message.encode(), false)).collect()
-            }
-            Err(_) => vec![(bytes, false)],
-        }
+    fn on_message(&mut self, from: NodeId, _to: NodeId, message: &Message<'_>, _limits: &Limits) -> Fate {
+        Fate::Replaced(self.alter(from, message.clone()).iter().map(Message::encode).collect())
     }
 }

@@ -1,11 +1,12 @@
 //! Planted bugs of lazy release consistency without homes.
 
-use hiroba_base::{Access, NodeId, PageId, VersionVector};
+use hiroba_base::{NodeId, PageId, VersionVector};
 use hiroba_protocol::{Effect, PageToSend};
-use hiroba_wire::{AtomicOperation, Knowledge, Limits, Message};
+use hiroba_wire::{Limits, Message};
 use rustc_hash::{FxHashMap, FxHashSet};
 
-use super::Mutation;
+use super::wrongs::{FirstContents, Rights, Unapplied, add_twice, without_last_page};
+use super::{Fate, Mutation};
 use crate::memory::TwinAfter;
 
 /// The catalogue of planted bugs.
@@ -88,9 +89,9 @@ impl Mutant {
     pub fn plant(self) -> Box<dyn Mutation> {
         Box::new(Planted {
             mutant: self,
-            access: FxHashMap::default(),
-            contents: FxHashMap::default(),
-            applied: FxHashMap::default(),
+            rights: Rights::default(),
+            contents: FirstContents::default(),
+            unapplied: Unapplied::default(),
             late: FxHashMap::default(),
             requested: FxHashMap::default(),
             asking: FxHashSet::default(),
@@ -101,11 +102,9 @@ impl Mutant {
 
 struct Planted {
     mutant: Mutant,
-    /// What each node's pages allow, as far as effects have said.
-    access: FxHashMap<(NodeId, PageId), Access>,
-    contents: FxHashMap<PageId, Option<Vec<u8>>>,
-    /// Diffs that each node has yet to apply.
-    applied: FxHashMap<NodeId, Vec<Effect>>,
+    rights: Rights,
+    contents: FirstContents,
+    unapplied: Unapplied,
     /// A comparison that each node has yet to make.
     late: FxHashMap<NodeId, Effect>,
     /// What each node asked a home to hold last.
@@ -116,15 +115,6 @@ struct Planted {
     page_bytes: FxHashMap<PageId, u32>,
 }
 
-fn without_last_page(mut knowledge: Knowledge) -> Knowledge {
-    if let Some(notice) = knowledge.notices.last_mut() {
-        let last = notice.pages.iter().last();
-        last.map(|page| notice.pages.remove(page));
-    }
-    knowledge.notices.retain(|notice| !notice.pages.is_empty());
-    knowledge
-}
-
 /// A version that names one interval alone.
 fn only(writer: NodeId, seq: u64) -> VersionVector {
     let mut version = VersionVector::new();
@@ -133,29 +123,12 @@ fn only(writer: NodeId, seq: u64) -> VersionVector {
 }
 
 impl Planted {
-    /// Whether the effect takes the right to write away, and leaves the right to read.
-    fn lowers(&mut self, node: NodeId, effect: &Effect) -> bool {
-        let (pages, access) = match effect {
-            Effect::Protect { pages, access } => (*pages, *access),
-            Effect::Invalidate { span, .. } => (*span, Access::None),
-            _ => return false,
-        };
-        pages.iter().fold(false, |lowers, page| {
-            let before = self.access.insert((node, page), access);
-            lowers || before == Some(Access::Write) && access == Access::Read
-        })
-    }
-
-    /// Holds what is to be applied back until something else is done.
     fn apply_in_reverse(&mut self, node: NodeId, effect: Effect) -> Vec<Effect> {
-        let applied = self.applied.entry(node).or_default();
-        match effect {
-            Effect::Apply { .. } => {
-                applied.push(effect);
-                Vec::new()
-            }
-            other => applied.drain(..).rev().chain([other]).collect(),
-        }
+        let kept_back = self.unapplied.keep_back(node, effect);
+        kept_back
+            .into_iter()
+            .flat_map(|(kept_back, next)| kept_back.into_iter().rev().chain([next]))
+            .collect()
     }
 
     /// Holds the comparison before applications back until they are over.
@@ -172,7 +145,7 @@ impl Planted {
         }
     }
 
-    fn alter(&mut self, from: NodeId, to: NodeId, message: &Message<'_>) -> Option<Vec<u8>> {
+    fn alter(&mut self, from: NodeId, to: NodeId, message: &Message<'_>) -> Fate {
         let altered = match (self.mutant, message.clone()) {
             (Mutant::DropNoticeOfGrant, Message::LockGrant { lock, turn, knowledge }) => {
                 Message::LockGrant { lock, turn, knowledge: without_last_page(knowledge) }
@@ -182,14 +155,14 @@ impl Planted {
             }
             (Mutant::ForgetVersions, Message::DiffsReply { page, last, mut diffs }) => {
                 diffs.iter_mut().for_each(|diff| diff.version = only(from, diff.seq));
-                return Some(Message::DiffsReply { page, last, diffs }.encode());
+                return Fate::altered(&Message::DiffsReply { page, last, diffs });
             }
             (Mutant::LeaveWriterOut, Message::DiffsReply { page, last, .. }) => {
                 Message::DiffsReply { page, last, diffs: Vec::new() }
             }
             (Mutant::DropRuns, Message::DiffsReply { page, last, mut diffs }) => {
                 diffs.last_mut().into_iter().for_each(|diff| diff.runs = &[]);
-                return Some(Message::DiffsReply { page, last, diffs }.encode());
+                return Fate::altered(&Message::DiffsReply { page, last, diffs });
             }
             (Mutant::AskFromTheBeginning, Message::DiffsRequest { page, through, .. }) => {
                 Message::DiffsRequest { page, after: 0, through }
@@ -199,19 +172,19 @@ impl Planted {
             {
                 Message::DiffsRequest { page, after, through: through - 1 }
             }
-            (Mutant::CollectEarly, Message::HoldRequest { page, version }) => {
+            (Mutant::CollectEarly, Message::CatchUpRequest { page, version }) => {
                 self.requested.insert((from, page), version);
-                Message::HoldRequest { page, version: VersionVector::new() }
+                Message::CatchUpRequest { page, version: VersionVector::new() }
             }
-            (Mutant::CollectEarly, Message::Held { page, .. }) => {
-                Message::Held { page, version: self.requested.remove(&(to, page)).unwrap_or_default() }
+            (Mutant::CollectEarly, Message::CaughtUp { page, .. }) => {
+                Message::CaughtUp { page, version: self.requested.remove(&(to, page)).unwrap_or_default() }
             }
             (Mutant::ClaimTooMuch, Message::PagesReply { mut copies, content }) => {
                 for version in copies.iter_mut().map(|copy| &mut copy.version) {
                     let entries = version.entries().to_vec();
                     entries.into_iter().for_each(|(writer, seq)| version.advance(writer, seq + 1));
                 }
-                return Some(Message::PagesReply { copies, content }.encode());
+                return Fate::altered(&Message::PagesReply { copies, content });
             }
             (Mutant::ForgetSilently, Message::DiffsCollected { page }) => {
                 Message::DiffsReply { page, last: true, diffs: Vec::new() }
@@ -223,15 +196,15 @@ impl Planted {
             (Mutant::ForgetOperation, Message::WordReply { ticket, page, outcome, turn, .. }) => {
                 Message::WordReply { ticket, page, outcome, turn, version: VersionVector::new() }
             }
-            _ => return None,
+            _ => return Fate::Sent,
         };
-        Some(altered.encode())
+        Fate::altered(&altered)
     }
 }
 
 impl Mutation for Planted {
     fn on_effect(&mut self, node: NodeId, effect: Effect) -> Vec<Effect> {
-        let lowers = self.lowers(node, &effect);
+        let lowers = self.rights.lowers(node, &effect);
         match (self.mutant, effect) {
             (Mutant::SkipProtectAtRelease, Effect::Protect { .. }) if lowers => Vec::new(),
             (Mutant::LoseInvalidation, Effect::Invalidate { .. }) => Vec::new(),
@@ -245,13 +218,7 @@ impl Mutation for Planted {
                 let pages = vec![PageToSend { page, page_bytes: self.page_bytes[&page], version }];
                 vec![Effect::SendPages { to, pages, ahead_of: None }]
             }
-            (
-                Mutant::AtomicTwice,
-                Effect::Atomic { page, offset, operation: AtomicOperation::FetchAdd(delta) },
-            ) => {
-                let operation = AtomicOperation::FetchAdd(delta * 2);
-                vec![Effect::Atomic { page, offset, operation }]
-            }
+            (Mutant::AtomicTwice, effect) => vec![add_twice(effect)],
             (_, effect) => vec![effect],
         }
     }
@@ -274,19 +241,16 @@ impl Mutation for Planted {
     }
 
     fn on_content(&mut self, page: PageId, content: Option<&[u8]>) -> Option<Vec<u8>> {
-        let content = content.map(<[u8]>::to_vec);
-        if self.mutant == Mutant::StaleCopy {
-            return self.contents.entry(page).or_insert(content).clone();
+        match self.mutant {
+            Mutant::StaleCopy => self.contents.instead_of(page, content),
+            _ => content.map(<[u8]>::to_vec),
         }
-        content
     }
 
-    fn on_send(&mut self, from: NodeId, to: NodeId, bytes: Vec<u8>, limits: &Limits) -> Vec<(Vec<u8>, bool)> {
-        let Ok(message) = Message::decode(&bytes, limits) else { return vec![(bytes, false)] };
+    fn on_message(&mut self, from: NodeId, to: NodeId, message: &Message<'_>, _limits: &Limits) -> Fate {
         if let Message::DiffsRequest { page, .. } = message {
-            self.asking.insert((from, page));
+            self.asking.insert((from, *page));
         }
-        let altered = self.alter(from, to, &message);
-        vec![(altered.unwrap_or(bytes), false)]
+        self.alter(from, to, message)
     }
 }

@@ -4,7 +4,7 @@ use hiroba_base::{Access, NodeId, PageId, PageRange, VersionVector};
 use hiroba_protocol::Effect;
 use hiroba_wire::{Knowledge, Limits, Message};
 
-use super::Mutation;
+use super::{Fate, Mutation};
 use crate::program::GRANULE_BYTES;
 
 /// The catalogue of planted bugs.
@@ -114,21 +114,14 @@ impl Mutation for Planted {
         wrong.into_iter().chain([effect]).collect()
     }
 
-    fn on_send(
-        &mut self,
-        from: NodeId,
-        _to: NodeId,
-        bytes: Vec<u8>,
-        limits: &Limits,
-    ) -> Vec<(Vec<u8>, bool)> {
-        let altered = match Message::decode(&bytes, limits) {
-            Ok(Message::LockGrant { lock, turn, knowledge }) if self.mutant == Mutant::Notice => {
-                let knowledge = self.with_notice(from, &knowledge);
-                Message::LockGrant { lock, turn, knowledge }.encode()
+    fn on_message(&mut self, from: NodeId, _to: NodeId, message: &Message<'_>, _limits: &Limits) -> Fate {
+        match message {
+            Message::LockGrant { lock, turn, knowledge } if self.mutant == Mutant::Notice => {
+                let knowledge = self.with_notice(from, knowledge);
+                Fate::altered(&Message::LockGrant { lock: *lock, turn: *turn, knowledge })
             }
-            _ => bytes,
-        };
-        vec![(altered, false)]
+            _ => Fate::Sent,
+        }
     }
 
     fn store_lingers(&mut self) -> bool {

@@ -1,10 +1,11 @@
 //! Planted bugs of homes that move.
 
-use hiroba_base::{Access, NodeId};
+use hiroba_base::{Access, NodeId, PageId};
 use hiroba_protocol::Effect;
 use hiroba_wire::{Limits, Message, PageHandedOver};
 
-use super::Mutation;
+use super::wrongs::FirstContents;
+use super::{Fate, Mutation};
 
 /// The catalogue of planted bugs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -60,7 +61,7 @@ impl Mutant {
 
 struct Planted {
     mutant: Mutant,
-    contents: rustc_hash::FxHashMap<hiroba_base::PageId, Option<Vec<u8>>>,
+    contents: FirstContents,
     /// The message that left last handed pages over.
     hands_over: bool,
 }
@@ -119,46 +120,31 @@ impl Mutation for Planted {
         }
     }
 
-    fn on_content(&mut self, page: hiroba_base::PageId, content: Option<&[u8]>) -> Option<Vec<u8>> {
-        let content = content.map(<[u8]>::to_vec);
+    fn on_content(&mut self, page: PageId, content: Option<&[u8]>) -> Option<Vec<u8>> {
         if self.mutant == Mutant::StaleContent {
-            return match self.contents.get(&page).filter(|_| self.hands_over) {
-                Some(stale) => stale.clone(),
-                None => {
-                    self.contents.entry(page).or_insert_with(|| content.clone());
-                    content
-                }
-            };
+            let first = self.contents.instead_of(page, content);
+            if self.hands_over {
+                return first;
+            }
         }
-        content
+        content.map(<[u8]>::to_vec)
     }
 
-    fn on_send(
-        &mut self,
-        _from: NodeId,
-        to: NodeId,
-        bytes: Vec<u8>,
-        limits: &Limits,
-    ) -> Vec<(Vec<u8>, bool)> {
-        let Ok(message) = Message::decode(&bytes, limits) else { return vec![(bytes, false)] };
+    fn on_message(&mut self, _from: NodeId, to: NodeId, message: &Message<'_>, limits: &Limits) -> Fate {
         let follows_handing_over = self.hands_over;
         self.hands_over = matches!(message, Message::HomeHandedOver { .. })
             || self.hands_over && matches!(message, Message::PagesReply { .. });
-        match (self.mutant, &message) {
-            (Mutant::HeardOvertakesDiffs, Message::HomeMovesHeard { .. }) => vec![(bytes, true)],
-            (Mutant::HeardTwice, Message::HomeMovesHeard { .. }) => {
-                vec![(bytes.clone(), false), (bytes, true)]
-            }
-            (Mutant::LoseHeard, Message::HomeMovesHeard { .. }) => Vec::new(),
+        match (self.mutant, message) {
+            (Mutant::HeardOvertakesDiffs, Message::HomeMovesHeard { .. }) => Fate::Astray,
+            (Mutant::HeardTwice, Message::HomeMovesHeard { .. }) => Fate::Twice { late: true },
+            (Mutant::LoseHeard, Message::HomeMovesHeard { .. }) => Fate::LOST,
             (Mutant::SkipContent | Mutant::HandOverTooLittle, Message::PagesReply { .. })
                 if follows_handing_over =>
             {
-                Vec::new()
+                Fate::LOST
             }
-            (Mutant::ContentAstray, Message::PagesReply { .. }) if follows_handing_over => {
-                vec![(bytes, true)]
-            }
-            _ => vec![(self.alter(to, message, limits).encode(), false)],
+            (Mutant::ContentAstray, Message::PagesReply { .. }) if follows_handing_over => Fate::Astray,
+            _ => Fate::altered(&self.alter(to, message.clone(), limits)),
         }
     }
 }

@@ -1,11 +1,12 @@
 //! Planted bugs of the single-writer protocol.
 
 use hiroba_base::{Access, NodeId, PageId};
-use hiroba_protocol::{Effect, NewContent};
+use hiroba_protocol::Effect;
 use hiroba_wire::{Limits, Message};
 use rustc_hash::FxHashMap;
 
-use super::Mutation;
+use super::wrongs::{FirstContents, WIDE_LIMITS, truncate_install};
+use super::{Fate, Mutation};
 
 /// The catalogue of planted bugs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -71,7 +72,7 @@ impl Mutant {
             mutant: self,
             lowered: FxHashMap::default(),
             late: FxHashMap::default(),
-            contents: FxHashMap::default(),
+            contents: FirstContents::default(),
         })
     }
 }
@@ -82,7 +83,7 @@ struct Planted {
     lowered: FxHashMap<NodeId, Effect>,
     /// A loss of access that comes late.
     late: FxHashMap<NodeId, Effect>,
-    contents: FxHashMap<PageId, Option<Vec<u8>>>,
+    contents: FirstContents,
 }
 
 /// Why a page loses access.
@@ -94,7 +95,7 @@ enum Reason {
     Other,
 }
 
-fn reason(lowered: &Effect, next: &Effect, limits: &Limits) -> Reason {
+fn reason(lowered: &Effect, next: &Effect) -> Reason {
     let left = match lowered {
         Effect::Protect { access, .. } => *access,
         _ => Access::None,
@@ -102,7 +103,7 @@ fn reason(lowered: &Effect, next: &Effect, limits: &Limits) -> Reason {
     match next {
         Effect::SendPages { .. } if left == Access::Read => Reason::Shares,
         Effect::SendPages { .. } => Reason::HandsOver,
-        Effect::Send { message, .. } => match Message::decode(message, limits) {
+        Effect::Send { message, .. } => match Message::decode(message, &WIDE_LIMITS) {
             Ok(Message::CopyInvalidated { .. }) => Reason::GivesUp,
             Ok(Message::Ownership { .. }) => Reason::HandsOver,
             _ => Reason::Other,
@@ -114,12 +115,7 @@ fn reason(lowered: &Effect, next: &Effect, limits: &Limits) -> Reason {
 impl Planted {
     /// What becomes of a loss of access and the effect behind it.
     fn lower(&mut self, node: NodeId, lowered: Effect, next: Effect) -> Vec<Effect> {
-        let limits = Limits {
-            nodes: u16::MAX,
-            region_granules: u64::MAX,
-            granule_bytes: crate::program::GRANULE_BYTES,
-        };
-        match (self.mutant, reason(&lowered, &next, &limits)) {
+        match (self.mutant, reason(&lowered, &next)) {
             (Mutant::KeepCopy, Reason::GivesUp)
             | (Mutant::KeepWritingWhenSharing, Reason::Shares)
             | (Mutant::KeepPageWhenHandingOver, Reason::HandsOver) => vec![next],
@@ -155,29 +151,17 @@ impl Mutation for Planted {
             (Mutant::WritableCopy, Effect::Protect { pages, access: Access::Read }) => {
                 effects.push(Effect::Protect { pages, access: Access::Write });
             }
-            (Mutant::TruncateInstall, Effect::Install { mut pages, content, merge, fetched, prefetched })
-                if pages.count > 1 =>
-            {
-                pages.count = 1;
-                let content = match content {
-                    NewContent::Received(range) => NewContent::Received(
-                        range.start..range.start + crate::program::GRANULE_BYTES as usize,
-                    ),
-                    other => other,
-                };
-                effects.push(Effect::Install { pages, content, merge, fetched, prefetched });
-            }
+            (Mutant::TruncateInstall, effect) => effects.push(truncate_install(effect)),
             (_, effect) => effects.push(effect),
         }
         effects
     }
 
     fn on_content(&mut self, page: PageId, content: Option<&[u8]>) -> Option<Vec<u8>> {
-        let content = content.map(<[u8]>::to_vec);
         match self.mutant {
-            Mutant::StaleContent => self.contents.entry(page).or_insert(content).clone(),
+            Mutant::StaleContent => self.contents.instead_of(page, content),
             Mutant::ZeroContent => None,
-            _ => content,
+            _ => content.map(<[u8]>::to_vec),
         }
     }
 
@@ -190,24 +174,23 @@ impl Mutation for Planted {
         }
     }
 
-    fn on_send(&mut self, from: NodeId, to: NodeId, bytes: Vec<u8>, limits: &Limits) -> Vec<(Vec<u8>, bool)> {
-        let message = Message::decode(&bytes, limits);
-        match (self.mutant, message) {
-            (Mutant::ForgetCopyset, Ok(Message::Ownership { page, turns, .. })) => {
-                vec![(Message::Ownership { page, copyset: Vec::new(), turns }.encode(), false)]
+    fn on_message(&mut self, from: NodeId, to: NodeId, message: &Message<'_>, _limits: &Limits) -> Fate {
+        match (self.mutant, message.clone()) {
+            (Mutant::ForgetCopyset, Message::Ownership { page, turns, .. }) => {
+                Fate::altered(&Message::Ownership { page, copyset: Vec::new(), turns })
             }
-            (Mutant::ForgetOneReader, Ok(Message::Ownership { page, mut copyset, turns })) => {
+            (Mutant::ForgetOneReader, Message::Ownership { page, mut copyset, turns }) => {
                 copyset.pop();
-                vec![(Message::Ownership { page, copyset, turns }.encode(), false)]
+                Fate::altered(&Message::Ownership { page, copyset, turns })
             }
-            (Mutant::SkipInvalidation, Ok(Message::InvalidateCopy { .. })) => Vec::new(),
-            (Mutant::WriteBeforeAnswers | Mutant::LoseAnswer, Ok(Message::CopyInvalidated { .. }))
+            (Mutant::SkipInvalidation, Message::InvalidateCopy { .. }) => Fate::LOST,
+            (Mutant::WriteBeforeAnswers | Mutant::LoseAnswer, Message::CopyInvalidated { .. })
                 if from != to =>
             {
-                Vec::new()
+                Fate::LOST
             }
-            (Mutant::OwnershipOvertakesContent, Ok(Message::PagesReply { .. })) => vec![(bytes, true)],
-            _ => vec![(bytes, false)],
+            (Mutant::OwnershipOvertakesContent, Message::PagesReply { .. }) => Fate::Astray,
+            _ => Fate::Sent,
         }
     }
 }

@@ -5,7 +5,8 @@ use hiroba_protocol::{Effect, NewContent};
 use hiroba_wire::{Limits, Message, PageCopy};
 use rustc_hash::FxHashMap;
 
-use super::Mutation;
+use super::wrongs::truncate_install;
+use super::{Fate, Mutation};
 use crate::program::GRANULE_BYTES;
 
 /// The catalogue of planted bugs.
@@ -93,38 +94,24 @@ impl Planted {
 
 impl Mutation for Planted {
     fn on_effect(&mut self, _node: NodeId, effect: Effect) -> Vec<Effect> {
-        let Effect::Install {
-            mut pages,
-            content: NewContent::Kept(bytes, mut range),
-            mut merge,
-            fetched,
-            prefetched,
-        } = effect
-        else {
+        let Effect::Install { content: NewContent::Kept(..), merge, .. } = effect else {
             return vec![effect];
         };
-        match self.mutant {
-            Mutant::SkipInstall if !merge => return Vec::new(),
-            Mutant::TruncateInstall if pages.count > 1 => {
-                pages.count = 1;
-                range.end = range.start + GRANULE_BYTES as usize;
+        match (self.mutant, effect) {
+            (Mutant::SkipInstall, _) if !merge => Vec::new(),
+            (Mutant::TruncateInstall, effect) => vec![truncate_install(effect)],
+            (Mutant::Overwrite, Effect::Install { pages, content, fetched, prefetched, .. }) => {
+                vec![Effect::Install { pages, content, merge: false, fetched, prefetched }]
             }
-            Mutant::Overwrite => merge = false,
-            _ => {}
+            (_, effect) => vec![effect],
         }
-        let content = NewContent::Kept(bytes, range);
-        vec![Effect::Install { pages, content, merge, fetched, prefetched }]
     }
 
-    fn on_send(&mut self, from: NodeId, to: NodeId, bytes: Vec<u8>, limits: &Limits) -> Vec<(Vec<u8>, bool)> {
-        let bytes = match Message::decode(&bytes, limits) {
-            Ok(Message::PagesSupplied { ahead_of, mut copies, content }) => {
-                let content = self.alter_content(to, &copies, content);
-                self.alter_versions(from, to, &mut copies, limits.nodes);
-                Message::PagesSupplied { ahead_of, copies, content: &content }.encode()
-            }
-            _ => bytes,
-        };
-        vec![(bytes, false)]
+    fn on_message(&mut self, from: NodeId, to: NodeId, message: &Message<'_>, limits: &Limits) -> Fate {
+        let Message::PagesSupplied { ahead_of, copies, content } = message else { return Fate::Sent };
+        let content = self.alter_content(to, copies, content);
+        let mut copies = copies.clone();
+        self.alter_versions(from, to, &mut copies, limits.nodes);
+        Fate::altered(&Message::PagesSupplied { ahead_of: *ahead_of, copies, content: &content })
     }
 }

@@ -79,6 +79,12 @@ impl<'a> NodeDigest<'a> {
         self.intervals.last().map_or(0, |interval| interval.seq)
     }
 
+    /// The latest interval that was closed before one of the node's records; 0 if none was.
+    pub(super) fn last_interval_before(&self, record: usize) -> IntervalSeq {
+        let end = self.intervals.partition_point(|interval| interval.record < record);
+        end.checked_sub(1).map_or(0, |last| self.intervals[last].seq)
+    }
+
     pub(super) fn interval(&self, seq: IntervalSeq) -> Option<&Interval<'_>> {
         let found = self.intervals.binary_search_by_key(&seq, |interval| interval.seq).ok()?;
         Some(&self.intervals[found])

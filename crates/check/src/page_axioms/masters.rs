@@ -144,7 +144,7 @@ impl Masters<'_> {
         let is_more = access > mine.now;
         *mine = Use { now: access, record, ..*mine };
         if is_more {
-            self.findings.grants += 1;
+            self.findings.counts.grants += 1;
             self.compare(Place { node, record }, page, access);
         }
     }

@@ -16,6 +16,7 @@ use core::fmt;
 
 use hiroba_base::NodeId;
 use hiroba_protocol::Protocol;
+use serde::Serialize;
 
 use self::digest::Digest;
 pub use self::digest::Place;
@@ -75,9 +76,9 @@ impl fmt::Display for Axiom {
     }
 }
 
-/// Eager release consistency. A release ends when its diffs are performed, so acquires tell of no intervals, and
-/// pages have no versions: only what is synchronised can be judged by records of pages. What loads return is judged
-/// byte by byte, in simulated runs and in litmus programs.
+/// Eager release consistency. A release ends when its diffs are performed, so acquires tell of no intervals,
+/// and pages have no versions: only what is synchronised can be judged by records of pages. What loads return
+/// is judged byte by byte, in simulated runs and in litmus programs.
 const ERC: &[Axiom] = &[Axiom::Messages, Axiom::Holds, Axiom::Meetings];
 
 /// Home-based lazy release consistency.
@@ -198,6 +199,13 @@ pub struct Findings {
     pub breaches: Vec<Breach>,
     /// How many there are in all.
     pub breaches_found: usize,
+    /// What it has looked at.
+    pub counts: Counts,
+}
+
+/// What the judge has looked at.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Counts {
     /// Messages that were compared with what was sent.
     pub messages: usize,
     /// Holds of locks.
@@ -246,7 +254,7 @@ pub fn judge(run: &Run, rules: &Rules<'_>) -> Findings {
     if rules.axioms.contains(&Axiom::OneWriter) {
         masters::judge(run, &digest, rules, &mut findings);
     }
-    findings.meetings = digest.nodes.iter().map(|node| node.arrivals.len()).max().unwrap_or(0);
+    findings.counts.meetings = digest.nodes.iter().map(|node| node.arrivals.len()).max().unwrap_or(0);
     findings.breaches.sort_by_key(|breach| breach.explanation.len());
     findings
 }

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use hiroba_base::{Access, IntervalSeq, NodeId, PageId, PageRange, PageSet, VersionVector};
 use hiroba_trace::{Activity, Event, MessageKind, Record, ThreadNumber};
+use hiroba_wire::Message;
 use rustc_hash::FxHashMap;
 
 use super::digest::{Applied, Digest, Timestamp, raise};
@@ -44,6 +45,11 @@ impl AccessMap {
         let inside = self.0.range(granules.first..granules.end()).map(|(_, (_, access))| *access).max();
         before.max(inside).unwrap_or(Access::None)
     }
+}
+
+/// Whether a message of this kind brings a lock.
+fn is_grant(kind: MessageKind) -> bool {
+    Message::KINDS.get(usize::from(kind.0)) == Some(&"LockGrant")
 }
 
 /// A message: its sender, its kind, and how many had come from there before.
@@ -102,6 +108,8 @@ pub(super) struct Watcher<'a> {
     applied: FxHashMap<(PageId, NodeId), (IntervalSeq, u32)>,
     /// Where pages have moved to, as far as the node has heard.
     moved: FxHashMap<PageId, NodeId>,
+    /// The grant of a lock that is being handled: who sent it, and in which record.
+    grant: Option<(NodeId, usize)>,
     /// What the threads are in: the sender where it is a message.
     serving: FxHashMap<ThreadNumber, Vec<Option<NodeId>>>,
 }
@@ -129,6 +137,7 @@ impl<'a> Watcher<'a> {
             received: FxHashMap::default(),
             applied: FxHashMap::default(),
             moved: FxHashMap::default(),
+            grant: None,
             serving: FxHashMap::default(),
         }
     }
@@ -172,7 +181,7 @@ impl<'a> Watcher<'a> {
                 let sender = if let Activity::Serve { from, .. } = activity { Some(*from) } else { None };
                 self.serving.entry(thread).or_default().push(sender);
             }
-            Event::Leave => _ = self.serving.entry(thread).or_default().pop(),
+            Event::Leave => self.leave(thread),
             Event::Received { from, kind, bytes } => self.receive(*from, *kind, *bytes),
             Event::Acquired { lock, turn } => self.acquire(*lock, *turn),
             Event::Met { epoch } => self.meet(*epoch),
@@ -208,10 +217,17 @@ impl<'a> Watcher<'a> {
         }
     }
 
+    fn leave(&mut self, thread: ThreadNumber) {
+        let left = self.serving.entry(thread).or_default().pop();
+        if left.flatten().is_some() {
+            self.grant = None;
+        }
+    }
+
     fn receive(&mut self, from: NodeId, kind: MessageKind, bytes: u32) {
         let count = self.received.entry(from).or_default();
         let index = std::mem::replace(count, *count + 1);
-        self.findings.messages += 1;
+        self.findings.counts.messages += 1;
         if !self.exists(from) {
             return self.convict(Axiom::Messages, |_| {
                 format!("a message from node {from}, which is none of the job's")
@@ -220,7 +236,9 @@ impl<'a> Watcher<'a> {
         let sent =
             self.digest.nodes[from.index()].sent.get(&self.node).and_then(|sent| sent.get(index)).copied();
         match sent {
-            Some(sent) if (sent.kind, sent.bytes) == (kind, bytes) => {}
+            Some(sent) if (sent.kind, sent.bytes) == (kind, bytes) => {
+                self.grant = is_grant(kind).then_some((from, sent.record));
+            }
             Some(sent) => self.convict(Axiom::Messages, |_| {
                 format!(
                     "message {index} from node {from} is of kind {} and {bytes} bytes, but was sent as kind {} and {} bytes \
@@ -234,7 +252,8 @@ impl<'a> Watcher<'a> {
     }
 
     fn acquire(&mut self, lock: hiroba_base::LockId, turn: u64) {
-        self.findings.holds += 1;
+        self.findings.counts.holds += 1;
+        self.look_at_grant(lock);
         let Some(before) = turn.checked_sub(1) else { return };
         match self.digest.released.get(&(lock, before)) {
             Some((place, seen)) => {
@@ -251,6 +270,23 @@ impl<'a> Watcher<'a> {
                     format!("lock {} is acquired in turn {turn}, but turn {before}, which {holder}, was never released", lock.0)
                 });
             }
+        }
+    }
+
+    /// A lock's last holder may have unlocked it long before it closed the interval and sent the lock: what
+    /// it had closed by then must be seen here.
+    fn look_at_grant(&mut self, lock: hiroba_base::LockId) {
+        let Some((from, record)) = self.grant else { return };
+        let closed = self.digest.nodes[from.index()].last_interval_before(record);
+        let seen = self.seen[from.index()];
+        if closed > seen {
+            self.convict(Axiom::HoldsTell, |_| {
+                format!(
+                    "lock {} came from node {from}, which had closed its interval {closed} before it sent the lock \
+                     (record {record}); this node has seen its intervals through {seen}",
+                    lock.0
+                )
+            });
         }
     }
 
@@ -308,7 +344,7 @@ impl<'a> Watcher<'a> {
         raise(&mut self.seen, writer, seq);
         for interval in theirs.between(before, seq) {
             for page in interval.pages.iter().flat_map(|pages| pages.iter()) {
-                self.findings.notices += 1;
+                self.findings.counts.notices += 1;
                 self.must_hold(page, writer, interval.seq);
             }
         }
@@ -361,7 +397,7 @@ impl<'a> Watcher<'a> {
 
     fn close(&mut self, seq: IntervalSeq, pages: &PageSet) {
         let before = self.seen[self.node.index()];
-        self.findings.intervals += usize::from(seq != before);
+        self.findings.counts.intervals += usize::from(seq != before);
         if seq != before && seq != before + 1 {
             self.convict(Axiom::Intervals, |_| format!("interval {seq} is closed after interval {before}"));
         }
@@ -372,7 +408,7 @@ impl<'a> Watcher<'a> {
     }
 
     fn hold(&mut self, thread: ThreadNumber, page: PageId, version: &VersionVector) {
-        self.findings.versions += 1;
+        self.findings.counts.versions += 1;
         let held = self.holds.entry(page).or_default();
         version.entries().iter().for_each(|(writer, seq)| held.advance(*writer, *seq));
         self.settle(page);
@@ -491,7 +527,7 @@ impl<'a> Watcher<'a> {
 
     fn apply(&mut self, page: PageId, writer: NodeId, seq: IntervalSeq, bytes: u32) {
         let axiom = self.rules.diffs();
-        self.findings.diffs += 1;
+        self.findings.counts.diffs += 1;
         let held = self.holds.entry(page).or_default();
         let before = held.get(writer);
         if !self.exists(writer) {

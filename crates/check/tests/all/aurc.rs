@@ -1,7 +1,8 @@
 //! Automatic update: what home-based release consistency promises, with diffs that leave at any time.
 
 use hiroba_check::axioms::judge;
-use hiroba_check::cluster::{Cluster, Ended, NetworkChoice, Options, aurc};
+use hiroba_check::cluster::{Cluster, Ended, NetworkChoice, Options};
+use hiroba_check::engines::aurc;
 use hiroba_check::litmus::{Litmus, catalogue, early};
 use hiroba_check::mutant::aurc::Mutant;
 use hiroba_check::page_axioms::{self, Rules};
@@ -9,6 +10,8 @@ use hiroba_check::program::Program;
 use hiroba_check::random_program::{Shape, generate};
 use hiroba_check::sequential::{self, Sequential};
 use hiroba_protocol::WriteTracking;
+
+use crate::planted::{at_random, by_litmus, each_is_noticed, shown};
 
 const SEEDS: u64 = 200;
 const STEPS_MAX: u64 = 40_000;
@@ -134,36 +137,14 @@ fn random_programs_behave_as_on_one_machine() {
 
 /// Who notices first, and what: a litmus program for preference.
 fn noticed(way: (WriteTracking, bool), mutant: Option<Mutant>) -> Option<String> {
-    let by_litmus = programs().into_iter().find_map(|litmus| {
-        (0..SEEDS / 2).find_map(|seed| {
-            let wrong = match run(&litmus.program, seed, way, NetworkChoice::Shuffled, mutant) {
-                Ok(ended) => (litmus.forbid)(&ended).then(|| "a forbidden outcome".to_owned())?,
-                Err(wrong) => wrong,
-            };
-            Some(format!("'{}', seed {seed}: {wrong}", litmus.name))
-        })
-    });
-    by_litmus.or_else(|| {
-        SHAPES.into_iter().find_map(|shape| {
-            (0..SEEDS).find_map(|seed| {
-                let ended = run(&generate(seed, shape), seed, way, NetworkChoice::Shuffled, mutant);
-                Some(format!("{shape:?}, seed {seed}: {}", ended.err()?))
-            })
-        })
-    })
+    let run = |program: &Program, seed| run(program, seed, way, NetworkChoice::Shuffled, mutant);
+    by_litmus(programs(), 0..SEEDS / 2, |litmus, seed| shown(litmus, run(&litmus.program, seed)))
+        .or_else(|| at_random(SHAPES, 0..SEEDS, |program, seed| run(program, seed).err()))
 }
 
 fn every_planted_bug_is_noticed(way: (WriteTracking, bool)) {
-    let survivors: Vec<Mutant> = Mutant::ALL
-        .into_iter()
-        .filter(|mutant| mutant.concerns(way.0, way.1))
-        .filter(|mutant| {
-            let witness = noticed(way, Some(*mutant));
-            println!("{mutant:?}: {}", witness.as_deref().unwrap_or("nobody"));
-            witness.is_none()
-        })
-        .collect();
-    assert!(survivors.is_empty(), "nothing notices {survivors:?}");
+    let concerned = Mutant::ALL.into_iter().filter(|mutant| mutant.concerns(way.0, way.1));
+    each_is_noticed(concerned, |mutant| noticed(way, Some(mutant)));
 }
 
 #[test]

@@ -2,11 +2,11 @@
 
 use hiroba_base::NodeId;
 use hiroba_check::cluster::{Cluster, NetworkChoice, Options};
+use hiroba_check::engines::engine_under;
 use hiroba_check::program::script::*;
 use hiroba_check::program::{Address, Instruction, Program};
-use hiroba_protocol::hlrc::Hlrc;
 use hiroba_protocol::lrc::Lrc;
-use hiroba_protocol::{Consistency, WriteTracking};
+use hiroba_protocol::{Consistency, Protocol, WriteTracking};
 use hiroba_wire::Limits;
 
 /// The full count needs optimised code to take seconds.
@@ -14,7 +14,10 @@ const ROUNDS: u64 = if cfg!(debug_assertions) { 20_000 } else { 1_000_000 };
 const SAMPLES: u64 = 20;
 const NODES: u16 = 3;
 
-type Engines = fn(NodeId, Limits, WriteTracking) -> Consistency;
+/// What makes a node's engine.
+trait Engines: Fn(NodeId, Limits, WriteTracking) -> Consistency {}
+
+impl<F: Fn(NodeId, Limits, WriteTracking) -> Consistency> Engines for F {}
 
 /// Engines that keep diffs, a few at a time.
 fn homeless(me: NodeId, limits: Limits, tracking: WriteTracking) -> Consistency {
@@ -28,7 +31,7 @@ fn remembered(cluster: &Cluster<Consistency>) -> (usize, usize) {
 }
 
 /// Runs until thread 0 has counted `ROUNDS`, sampling on the way.
-fn stays_bounded(program: &Program, rounds: u64, engine: Engines, tracking: WriteTracking) {
+fn stays_bounded(program: &Program, rounds: u64, engine: impl Engines, tracking: WriteTracking) {
     let options = Options {
         record: false,
         steps_max: u64::MAX,
@@ -64,7 +67,7 @@ fn looped(mut body: Vec<Instruction>, rounds: u64) -> Vec<Instruction> {
     body
 }
 
-fn barriers(engine: Engines, tracking: WriteTracking) {
+fn barriers(engine: impl Engines, tracking: WriteTracking) {
     let mine = |node: u32| Address::word(1, node);
     let scripts = (0..u32::from(NODES)).map(|node| {
         let body = if node == 0 { vec![store_from(mine(node), 0), barrier()] } else { vec![barrier()] };
@@ -73,7 +76,7 @@ fn barriers(engine: Engines, tracking: WriteTracking) {
     stays_bounded(&Program::new(3, scripts), ROUNDS, engine, tracking);
 }
 
-fn hand_overs(engine: Engines, tracking: WriteTracking) {
+fn hand_overs(engine: impl Engines, tracking: WriteTracking) {
     let counter = Address::word(1, 0);
     let rounds = ROUNDS / u64::from(NODES);
     let scripts = (0..NODES).map(|_| {
@@ -84,22 +87,22 @@ fn hand_overs(engine: Engines, tracking: WriteTracking) {
 
 #[test]
 fn a_million_barriers_do_not_grow_memory_where_writes_fault() {
-    barriers(Hlrc::engine, WriteTracking::Fault);
+    barriers(engine_under(Protocol::Hlrc), WriteTracking::Fault);
 }
 
 #[test]
 fn a_million_barriers_do_not_grow_memory_where_writes_are_noted() {
-    barriers(Hlrc::engine, WriteTracking::Async);
+    barriers(engine_under(Protocol::Hlrc), WriteTracking::Async);
 }
 
 #[test]
 fn a_million_hand_overs_without_a_barrier_do_not_grow_memory_where_writes_fault() {
-    hand_overs(Hlrc::engine, WriteTracking::Fault);
+    hand_overs(engine_under(Protocol::Hlrc), WriteTracking::Fault);
 }
 
 #[test]
 fn a_million_hand_overs_without_a_barrier_do_not_grow_memory_where_writes_are_noted() {
-    hand_overs(Hlrc::engine, WriteTracking::Async);
+    hand_overs(engine_under(Protocol::Hlrc), WriteTracking::Async);
 }
 
 #[test]

@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use hiroba_base::NodeId;
 use hiroba_check::axioms::judge;
 use hiroba_check::cluster::{Cluster, Ended, NetworkChoice, Options};
+use hiroba_check::engines::engine_under;
 use hiroba_check::litmus::{Litmus, catalogue};
 use hiroba_check::mutant::Mutation;
 use hiroba_check::mutant::erc::Mutant;
@@ -15,8 +16,10 @@ use hiroba_check::random_program::{Shape, generate};
 use hiroba_check::sequential::{self, Sequential};
 use hiroba_protocol::erc::{Erc, Mode};
 use hiroba_protocol::home::{HomePolicy, MoveThreshold};
-use hiroba_protocol::{Consistency, Effect, WriteTracking};
+use hiroba_protocol::{Consistency, Effect, Protocol, WriteTracking};
 use hiroba_wire::{Limits, Message};
+
+use crate::planted::{by_litmus, each_is_noticed};
 
 /// Litmus programs are run under so many seeds where homes stay, and under fewer where they move.
 const SEEDS: u64 = 400;
@@ -41,7 +44,7 @@ impl Variant {
         let threshold = MoveThreshold { periods: 1, faults: 1, doublings_max: 2 };
         move |me, limits, tracking| {
             let protocol = Erc::new(self.mode).moving_homes(self.policy).moving_after(threshold);
-            protocol.engine(me, limits, tracking).telling()
+            Consistency::new(me, limits, tracking, Box::new(protocol)).telling()
         }
     }
 }
@@ -202,7 +205,8 @@ fn a_page_goes_to_its_writer_once_and_stays_there() {
     let program = Program::new(1, [vec![[load(word, 0), barrier()]; 12].concat(), writer]);
     for seed in 0..20 {
         let engine = |me, limits, tracking| {
-            Erc::new(Mode::Update).moving_homes(HomePolicy::Modification).engine(me, limits, tracking)
+            let moving = Erc::new(Mode::Update).moving_homes(HomePolicy::Modification);
+            Consistency::new(me, limits, tracking, Box::new(moving))
         };
         assert_eq!(count(&program, engine, seed).moves.load(Ordering::Relaxed), 1, "seed {seed}");
     }
@@ -219,7 +223,7 @@ fn copies_that_nobody_reads_take_a_bounded_number_of_updates() {
     let once = vec![load(word, 0), barrier(), barrier(), load(word, 1)];
     let program = Program::new(1, [vec![barrier(), barrier()], writer, once.clone(), once]);
     for seed in 0..20 {
-        let engine = |me, limits, tracking| Erc::new(Mode::Update).engine(me, limits, tracking);
+        let engine = engine_under(Protocol::ErcUpdate);
         let updates = count(&program, engine, seed).updates.load(Ordering::Relaxed);
         assert!(updates > 0 && updates < 20, "seed {seed}: {updates} updates in {ROUNDS} releases");
     }
@@ -234,7 +238,7 @@ fn pages_that_nobody_shares_cost_no_message() {
     };
     let messages = |stores: u64, mode: Mode| {
         let program = Program::new(3, (0..3).map(|node| -> Vec<_> { script(node, stores) }));
-        let engine = |me, limits, tracking| Erc::new(mode).engine(me, limits, tracking);
+        let engine = |me, limits, tracking| Consistency::new(me, limits, tracking, Box::new(Erc::new(mode)));
         count(&program, engine, 7).messages.load(Ordering::Relaxed)
     };
     for mode in [Mode::Invalidate, Mode::Update] {
@@ -266,12 +270,10 @@ fn wrong(
 
 /// Homes that stay come first: most bugs have nothing to do with moves.
 fn noticed(mutant: Option<Mutant>) -> Option<String> {
-    let by_litmus = |variant: Variant| {
-        catalogue().into_iter().find_map(|litmus| {
-            (0..10).find_map(|seed| {
-                let wrong = wrong(&litmus.program, variant, seed, mutant, &litmus.forbid)?;
-                Some(format!("'{}', {variant:?}, seed {seed}: {wrong}", litmus.name))
-            })
+    let in_litmus = |variant: Variant| {
+        by_litmus(catalogue(), 0..10, |litmus, seed| {
+            let wrong = wrong(&litmus.program, variant, seed, mutant, &litmus.forbid)?;
+            Some(format!("{variant:?}: {wrong}"))
         })
     };
     let at_random = |variant: Variant| {
@@ -285,20 +287,12 @@ fn noticed(mutant: Option<Mutant>) -> Option<String> {
     variants.sort_by_key(|variant| variant.policy != HomePolicy::Fixed);
     variants
         .iter()
-        .find_map(|variant| by_litmus(*variant))
+        .find_map(|variant| in_litmus(*variant))
         .or_else(|| variants.into_iter().find_map(at_random))
 }
 
 #[test]
 fn every_planted_bug_is_noticed() {
     assert_eq!(noticed(None), None);
-    let survivors: Vec<Mutant> = Mutant::ALL
-        .into_iter()
-        .filter(|mutant| {
-            let witness = noticed(Some(*mutant));
-            println!("{mutant:?}: {}", witness.as_deref().unwrap_or("nobody"));
-            witness.is_none()
-        })
-        .collect();
-    assert!(survivors.is_empty(), "nothing notices {survivors:?}");
+    each_is_noticed(Mutant::ALL, |mutant| noticed(Some(mutant)));
 }

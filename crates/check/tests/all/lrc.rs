@@ -3,7 +3,7 @@
 use hiroba_base::NodeId;
 use hiroba_check::axioms::judge;
 use hiroba_check::cluster::{Cluster, Ended, NetworkChoice, Options};
-use hiroba_check::litmus::{Litmus, catalogue};
+use hiroba_check::litmus::catalogue;
 use hiroba_check::mutant::lrc::Mutant;
 use hiroba_check::page_axioms::{self, Axiom, Rules};
 use hiroba_check::program::Program;
@@ -12,6 +12,8 @@ use hiroba_check::sequential::{self, Sequential};
 use hiroba_protocol::lrc::Lrc;
 use hiroba_protocol::{Consistency, WriteTracking};
 use hiroba_wire::Limits;
+
+use crate::planted::{at_random, by_litmus, each_is_noticed, shown};
 
 const SEEDS: u64 = 500;
 
@@ -111,41 +113,19 @@ fn random_programs_that_publish_behave_as_on_one_machine() {
     explore(Shape { team: 2, foreign: 2, publications: true, waits: false });
 }
 
-fn noticed_by_litmus(litmus: &Litmus, mutant: Option<Mutant>) -> Option<String> {
-    (0..100).find_map(|seed| {
-        let examined = examine(&litmus.program, seed, NetworkChoice::Shuffled, litmus.race_free, mutant);
-        let wrong = match examined {
-            Ok(ended) if (litmus.forbid)(&ended) => "a forbidden outcome".to_owned(),
-            Ok(_) => return None,
-            Err(wrong) => wrong,
-        };
-        Some(format!("'{}', seed {seed}: {wrong}", litmus.name))
-    })
-}
-
 fn noticed(mutant: Option<Mutant>) -> Option<String> {
-    let by_litmus = catalogue().iter().find_map(|litmus| noticed_by_litmus(litmus, mutant));
-    by_litmus.or_else(|| {
-        let shape = Shape { team: 2, foreign: 1, publications: false, waits: false };
-        (0..400).find_map(|seed| {
-            let examined = examine(&generate(seed, shape), seed, NetworkChoice::Shuffled, true, mutant);
-            Some(format!("{shape:?}, seed {seed}: {}", examined.err()?))
-        })
-    })
+    let run = |program: &Program, seed, race_free| {
+        examine(program, seed, NetworkChoice::Shuffled, race_free, mutant)
+    };
+    let shape = Shape { team: 2, foreign: 1, publications: false, waits: false };
+    by_litmus(catalogue(), 0..100, |litmus, seed| shown(litmus, run(&litmus.program, seed, litmus.race_free)))
+        .or_else(|| at_random([shape], 0..400, |program, seed| run(program, seed, true).err()))
 }
 
 #[test]
 fn every_planted_bug_is_noticed() {
     assert_eq!(noticed(None), None);
-    let survivors: Vec<Mutant> = Mutant::ALL
-        .into_iter()
-        .filter(|mutant| {
-            let witness = noticed(Some(*mutant));
-            println!("{mutant:?}: {}", witness.as_deref().unwrap_or("nobody"));
-            witness.is_none()
-        })
-        .collect();
-    assert!(survivors.is_empty(), "nothing notices {survivors:?}");
+    each_is_noticed(Mutant::ALL, |mutant| noticed(Some(mutant)));
 }
 
 /// Bugs that spoil no byte of the program's in the runs that page facts alone convict them by, or do so only later.

@@ -1,22 +1,25 @@
 //! The checker's own tests, and the protocols' under it. All in one program, which is linked once; `cargo test -p hiroba-check --test all
 //! lrc::` runs one file of it.
 
+mod adaptive;
 mod aurc;
+mod claims;
 mod endurance;
 mod erc;
 mod explore;
 mod first_touch;
 mod fuzz_corpus;
 mod golden;
+mod hlrc;
+mod leaving;
 mod litmus;
 mod lrc;
 mod mapping;
 mod million;
 mod model;
 mod moves;
-mod mutants;
 mod page_axioms;
-mod page_axioms_sc;
+mod planted;
 mod races;
 mod random_programs;
 mod regions;

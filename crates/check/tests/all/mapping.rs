@@ -2,7 +2,8 @@
 
 use hiroba_base::{NodeId, PageId, PageRange};
 use hiroba_check::axioms::judge;
-use hiroba_check::cluster::{Cluster, Ended, NetworkChoice, Options, mapping_aurc};
+use hiroba_check::cluster::{Cluster, Ended, NetworkChoice, Options};
+use hiroba_check::engines::mapping_aurc;
 use hiroba_check::litmus::{Litmus, catalogue, early, mapped, sequential as racy};
 use hiroba_check::mutant::mapping::Mutant;
 use hiroba_check::page_axioms::{self, Rules};
@@ -13,6 +14,8 @@ use hiroba_protocol::home::HomePolicy;
 use hiroba_protocol::{Engine, Protocol, WriteTracking};
 use hiroba_trace::Event;
 use hiroba_wire::Placement;
+
+use crate::planted::{by_litmus, each_is_noticed, shown};
 
 const SEEDS: u64 = 200;
 const STEPS_MAX: u64 = 40_000;
@@ -212,17 +215,11 @@ fn mapped_pages_make_no_faults_twins_diffs_nor_fetches() {
 
 /// Who notices first, and what.
 fn noticed(mutant: Option<Mutant>) -> Option<String> {
-    let by_litmus = mapped().into_iter().chain(programs()).find_map(|litmus| {
-        (0..SEEDS / 4).find_map(|seed| {
-            let way = Way::of(seed, 1 + seed / 6 % 2);
-            let wrong = match run(&litmus.program, seed, way, mutant) {
-                Ok(ended) => (litmus.forbid)(&ended).then(|| "a forbidden outcome".to_owned())?,
-                Err(wrong) => wrong,
-            };
-            Some(format!("'{}', seed {seed}, {way:?}: {wrong}", litmus.name))
-        })
+    let in_litmus = by_litmus(mapped().into_iter().chain(programs()), 0..SEEDS / 4, |litmus, seed| {
+        let way = Way::of(seed, 1 + seed / 6 % 2);
+        Some(format!("{way:?}: {}", shown(litmus, run(&litmus.program, seed, way, mutant))?))
     });
-    by_litmus.or_else(|| {
+    in_litmus.or_else(|| {
         (0..SEEDS * 4).find_map(|seed| {
             let way = Way::of(seed, RUNS[seed as usize / 4 % 2]);
             let ended = run(&generate(seed, SHAPES[seed as usize / 16 % 3]), seed, way, mutant);
@@ -233,15 +230,7 @@ fn noticed(mutant: Option<Mutant>) -> Option<String> {
 
 #[test]
 fn every_planted_bug_is_noticed() {
-    let survivors: Vec<Mutant> = Mutant::ALL
-        .into_iter()
-        .filter(|mutant| {
-            let witness = noticed(Some(*mutant));
-            println!("{mutant:?}: {}", witness.as_deref().unwrap_or("nobody"));
-            witness.is_none()
-        })
-        .collect();
-    assert!(survivors.is_empty(), "nothing notices {survivors:?}");
+    each_is_noticed(Mutant::ALL, |mutant| noticed(Some(mutant)));
 }
 
 /// What is mapped of a region, by node and home.

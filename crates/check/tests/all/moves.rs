@@ -6,14 +6,13 @@ use core::fmt::Debug;
 use hiroba_base::NodeId;
 use hiroba_check::axioms::judge;
 use hiroba_check::cluster::{Cluster, Ended, Options};
+use hiroba_check::engines::SOON;
 use hiroba_check::litmus::{catalogue, early};
 use hiroba_check::mutant::{Mutation, aurc_moves, moves};
 use hiroba_check::page_axioms::{self, Axiom, Rules};
 use hiroba_check::program::script::*;
 use hiroba_check::program::{Address, Instruction, Program, Region, Script};
-use hiroba_check::random_program::{Shape, generate};
-use hiroba_check::swarm::SOON;
-use hiroba_protocol::adaptive::adaptive;
+use hiroba_check::random_program::Shape;
 use hiroba_protocol::aurc::Aurc;
 use hiroba_protocol::coherence::Coherence;
 use hiroba_protocol::erc::{Erc, Mode};
@@ -22,6 +21,8 @@ use hiroba_protocol::home::{HomePolicy, MoveThreshold};
 use hiroba_protocol::{Consistency, Protocol, WriteTracking};
 use hiroba_trace::Event;
 use hiroba_wire::{Limits, Placement};
+
+use crate::planted::{at_random, each_is_noticed};
 
 const TRACKINGS: [WriteTracking; 2] = [WriteTracking::Fault, WriteTracking::Async];
 const PROTOCOLS: [Protocol; 2] = [Protocol::Hlrc, Protocol::Aurc];
@@ -344,66 +345,35 @@ fn noticed(under: Under, plant: Plant<'_>) -> Option<String> {
     let by_written = written.iter().find_map(|program| {
         (0..100).find_map(|seed| Some(format!("seed {seed}: {}", under.run(program, seed, plant()).err()?)))
     });
-    by_written.or_else(|| {
-        SHAPES.into_iter().find_map(|shape| {
-            (0..150).find_map(|seed| {
-                let wrong = under.run(&generate(seed, shape), seed, plant()).err()?;
-                Some(format!("{shape:?}, seed {seed}: {wrong}"))
-            })
-        })
-    })
+    by_written.or_else(|| at_random(SHAPES, 0..150, |program, seed| under.run(program, seed, plant()).err()))
 }
 
-/// Those that nobody notices, however homes move under the protocol.
-fn survivors<M: Copy + Debug>(
+/// However homes move under the protocol.
+fn each_is_noticed_under<M: Copy + Debug>(
     protocol: Protocol,
-    mutants: &[M],
+    mutants: impl IntoIterator<Item = M>,
     plant: impl Fn(M) -> Box<dyn Mutation>,
-) -> Vec<M> {
-    let survives = |mutant: &&M| {
-        let witness = Under::ways(protocol).find_map(|under| noticed(under, &|| Some(plant(**mutant))));
-        println!("{protocol:?}, {mutant:?}: {}", witness.as_deref().unwrap_or("nobody"));
-        witness.is_none()
-    };
-    mutants.iter().filter(survives).copied().collect()
+) {
+    println!("under {protocol:?}:");
+    let noticed = |mutant| Under::ways(protocol).find_map(|under| noticed(under, &|| Some(plant(mutant))));
+    each_is_noticed(mutants, noticed);
 }
 
 #[test]
 fn every_mutant_is_noticed() {
     for protocol in PROTOCOLS {
-        let survivors = survivors(protocol, &moves::Mutant::ALL, moves::Mutant::plant);
-        assert!(survivors.is_empty(), "nothing notices {survivors:?} under {protocol:?}");
+        each_is_noticed_under(protocol, moves::Mutant::ALL, moves::Mutant::plant);
     }
 }
 
 #[test]
 fn every_mutant_of_what_leaves_early_is_noticed() {
-    let survivors = survivors(Protocol::Aurc, &aurc_moves::Mutant::ALL, aurc_moves::Mutant::plant);
-    assert!(survivors.is_empty(), "nothing notices {survivors:?}");
+    each_is_noticed_under(Protocol::Aurc, aurc_moves::Mutant::ALL, aurc_moves::Mutant::plant);
 }
 
 #[test]
 fn the_faithful_engine_passes_the_same_seeds() {
     for under in Under::all() {
         assert_eq!(noticed(under, &|| None), None, "{under:?}");
-    }
-}
-
-#[test]
-fn the_adaptive_protocol_keeps_what_is_promised() {
-    for shape in SHAPES {
-        for seed in 0..300 {
-            for tracking in TRACKINGS {
-                let engine = |me, limits, tracking| {
-                    Consistency::new(me, limits, tracking, Box::new(adaptive([]))).telling()
-                };
-                let ended =
-                    Cluster::new(&generate(seed, shape), engine, Options::seeded(seed, tracking)).run();
-                let ended = ended.unwrap_or_else(|failure| panic!("{shape:?}, seed {seed}: {failure}"));
-                let verdict = judge(&ended.execution()).unwrap();
-                let wrong = verdict.violations.first().map(|violation| violation.explanation.clone());
-                assert_eq!(wrong, None, "{shape:?}, {tracking:?}, seed {seed}");
-            }
-        }
     }
 }

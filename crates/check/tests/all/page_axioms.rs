@@ -1,7 +1,8 @@
 //! The judge of pages: the faithful engine is never convicted, and mutants are by page facts alone.
 
 use hiroba_base::PageId;
-use hiroba_check::cluster::{Cluster, NetworkChoice, Options, hlrc};
+use hiroba_check::cluster::{Cluster, NetworkChoice, Options};
+use hiroba_check::engines::hlrc;
 use hiroba_check::litmus::catalogue;
 use hiroba_check::mutant::Mutant;
 use hiroba_check::page_axioms::{Breach, Findings, Rules, judge};
@@ -48,7 +49,7 @@ fn the_faithful_engine_keeps_every_axiom() {
                     let findings =
                         findings(&generate(seed, shape), options(seed)).expect("random programs end");
                     assert_eq!(findings.breaches, [], "{shape:?}, {tracking:?}, {one_sided}, seed {seed}");
-                    notices += findings.notices;
+                    notices += findings.counts.notices;
                 }
                 assert!(notices > 1000, "{notices} notices judge little");
             }
@@ -92,8 +93,9 @@ fn convicted(mutant: Mutant) -> Option<Breach> {
 /// The mutants that neglect what page facts tell of: what is announced, counted, claimed or left undone. The others spoil bytes.
 #[test]
 fn page_facts_alone_convict_mutants() {
-    const CONVICTED: [Mutant; 15] = [
+    const CONVICTED: [Mutant; 16] = [
         Mutant::DropNoticeOfGrant,
+        Mutant::GrantBeforeRelease,
         Mutant::DropNoticeOfBarrier,
         Mutant::DepartureAheadOfNotices,
         Mutant::RequestAheadOfNotices,

@@ -2,13 +2,16 @@
 
 use hiroba_check::axioms::judge;
 use hiroba_check::cluster::{Cluster, Ended, NetworkChoice, Options};
+use hiroba_check::engines::engine_under;
 use hiroba_check::litmus::{catalogue, sequential as racy};
 use hiroba_check::mutant::sc::Mutant;
+use hiroba_check::page_axioms::{self, Axiom, Breach, Findings, Rules};
 use hiroba_check::program::Program;
 use hiroba_check::random_program::{Shape, generate};
 use hiroba_check::sequential::{self, Sequential};
-use hiroba_protocol::WriteTracking;
-use hiroba_protocol::sc::Sc;
+use hiroba_protocol::{Protocol, WriteTracking};
+
+use crate::planted::{at_random, by_litmus, each_is_noticed};
 
 const SEEDS: u64 = 500;
 
@@ -29,8 +32,12 @@ fn options(seed: u64, network: NetworkChoice) -> Options {
 fn what_weaker_protocols_must_never_show_it_never_shows() {
     for litmus in catalogue() {
         for seed in 0..SEEDS {
-            let ended =
-                Cluster::new(&litmus.program, Sc::engine, options(seed, NetworkChoice::Shuffled)).run();
+            let ended = Cluster::new(
+                &litmus.program,
+                engine_under(Protocol::Sc),
+                options(seed, NetworkChoice::Shuffled),
+            )
+            .run();
             let ended = ended.unwrap_or_else(|failure| panic!("{}, seed {seed}: {failure}", litmus.name));
             assert!(!(litmus.forbid)(&ended), "{}, seed {seed}: a forbidden outcome", litmus.name);
             assert_eq!(convicted(&ended), None, "{}, seed {seed}", litmus.name);
@@ -42,7 +49,8 @@ fn what_weaker_protocols_must_never_show_it_never_shows() {
 fn explore(shape: Shape, network: NetworkChoice, seeds: u64) {
     let asked = std::env::var("HIROBA_CHECK_SEEDS").ok().map(|seeds| seeds.parse().expect("a number"));
     for seed in 0..asked.unwrap_or(seeds) {
-        let ended = Cluster::new(&generate(seed, shape), Sc::engine, options(seed, network)).run();
+        let ended =
+            Cluster::new(&generate(seed, shape), engine_under(Protocol::Sc), options(seed, network)).run();
         let ended = ended.unwrap_or_else(|failure| panic!("{shape:?}, {network:?}, seed {seed}: {failure}"));
         assert_eq!(convicted(&ended), None, "{shape:?}, {network:?}, seed {seed}");
     }
@@ -70,7 +78,8 @@ fn programs_that_race_behave_as_on_one_machine_too() {
         let mut reached = vec![false; litmus.reach.len()];
         for seed in 0..4 * SEEDS {
             let network = if seed % 20 == 0 { NetworkChoice::Lossy } else { NetworkChoice::Shuffled };
-            let ended = Cluster::new(&litmus.program, Sc::engine, options(seed, network)).run();
+            let ended =
+                Cluster::new(&litmus.program, engine_under(Protocol::Sc), options(seed, network)).run();
             let ended = ended.unwrap_or_else(|failure| panic!("{}, seed {seed}: {failure}", litmus.name));
             let registers = || ended.registers.iter().map(|of| &of[..4]).collect::<Vec<_>>();
             assert!(!(litmus.forbid)(&ended), "{}, seed {seed}: {:?}", litmus.name, registers());
@@ -94,7 +103,7 @@ fn wrong(
     if let Some(mutant) = mutant {
         options.mutation = mutant.plant();
     }
-    let ended = match Cluster::new(program, Sc::engine, options).run() {
+    let ended = match Cluster::new(program, engine_under(Protocol::Sc), options).run() {
         Ok(ended) => ended,
         Err(failure) => return Some(failure.to_string()),
     };
@@ -105,31 +114,90 @@ fn wrong(
 }
 
 fn noticed(mutant: Option<Mutant>) -> Option<String> {
-    let by_litmus = racy().into_iter().chain(catalogue()).find_map(|litmus| {
-        (0..200).find_map(|seed| {
-            let wrong = wrong(&litmus.program, seed, mutant, &litmus.forbid)?;
-            Some(format!("'{}', seed {seed}: {wrong}", litmus.name))
-        })
-    });
-    by_litmus.or_else(|| {
-        let shape = Shape { team: 1, foreign: 0, publications: false, waits: false };
-        (0..300).find_map(|seed| {
-            let wrong = wrong(&generate(seed, shape), seed, mutant, |_| false)?;
-            Some(format!("{shape:?}, seed {seed}: {wrong}"))
-        })
+    let shape = Shape { team: 1, foreign: 0, publications: false, waits: false };
+    by_litmus(racy().into_iter().chain(catalogue()), 0..200, |litmus, seed| {
+        wrong(&litmus.program, seed, mutant, &litmus.forbid)
     })
+    .or_else(|| at_random([shape], 0..300, |program, seed| wrong(program, seed, mutant, |_| false)))
 }
 
 #[test]
 fn every_planted_bug_is_noticed() {
     assert_eq!(noticed(None), None);
-    let survivors: Vec<Mutant> = Mutant::ALL
-        .into_iter()
-        .filter(|mutant| {
-            let witness = noticed(Some(*mutant));
-            println!("{mutant:?}: {}", witness.as_deref().unwrap_or("nobody"));
-            witness.is_none()
-        })
-        .collect();
-    assert!(survivors.is_empty(), "nothing notices {survivors:?}");
+    each_is_noticed(Mutant::ALL, |mutant| noticed(Some(mutant)));
+}
+
+/// Whose runs are judged by page facts.
+const SHAPES: [Shape; 3] = [
+    Shape { team: 1, foreign: 0, publications: false, waits: false },
+    Shape { team: 2, foreign: 1, publications: false, waits: false },
+    Shape { team: 1, foreign: 1, publications: true, waits: false },
+];
+
+/// What the page facts of a run show; `None` when it did not end well, so that others notice it.
+fn findings(program: &Program, options: Options) -> Option<Findings> {
+    let ended = Cluster::new(program, engine_under(Protocol::Sc), options).run().ok()?;
+    Some(page_axioms::judge(&ended.run, &Rules::of(Protocol::Sc)))
+}
+
+#[test]
+fn the_faithful_engine_keeps_every_axiom_of_pages() {
+    for litmus in catalogue().into_iter().chain(racy()) {
+        for seed in 0..10 {
+            let findings = findings(&litmus.program, options(seed, NetworkChoice::Shuffled))
+                .expect("litmus programs end");
+            assert_eq!(findings.breaches, [], "'{}', seed {seed}", litmus.name);
+        }
+    }
+    for shape in SHAPES {
+        let mut grants = 0;
+        for seed in 0..100 {
+            let findings = findings(&generate(seed, shape), options(seed, NetworkChoice::Shuffled))
+                .expect("random programs end");
+            assert_eq!(findings.breaches, [], "{shape:?}, seed {seed}");
+            grants += findings.counts.grants;
+        }
+        assert!(grants > 1000, "{grants} grants judge little");
+    }
+    for seed in 0..10 {
+        let options = options(seed, NetworkChoice::Lossy);
+        let findings = findings(&generate(seed, SHAPES[0]), options).expect("random programs end");
+        assert_eq!(findings.breaches, [], "seed {seed}");
+    }
+}
+
+/// The first breach that a mutant's page facts show.
+fn breach_of(mutant: Mutant) -> Option<Breach> {
+    let run = |program: &Program, seed| {
+        let options =
+            Options { steps_max: 20_000, mutation: mutant.plant(), ..options(seed, NetworkChoice::Shuffled) };
+        findings(program, options)?.breaches.into_iter().next()
+    };
+    (0..100)
+        .find_map(|seed| run(&generate(seed, SHAPES[0]), seed))
+        .or_else(|| racy().iter().find_map(|litmus| (0..20).find_map(|seed| run(&litmus.program, seed))))
+}
+
+/// The mutants that let two nodes touch what one of them may write. The others spoil bytes, or end in a
+/// deadlock.
+#[test]
+fn page_facts_alone_convict_mutants() {
+    const CONVICTED: [Mutant; 11] = [
+        Mutant::KeepCopy,
+        Mutant::GiveUpLate,
+        Mutant::KeepWritingWhenSharing,
+        Mutant::KeepPageWhenHandingOver,
+        Mutant::ShareBeforeProtecting,
+        Mutant::HandOverBeforeProtecting,
+        Mutant::ForgetCopyset,
+        Mutant::ForgetOneReader,
+        Mutant::SkipInvalidation,
+        Mutant::WriteBeforeAnswers,
+        Mutant::WritableCopy,
+    ];
+    for mutant in CONVICTED {
+        let breach = breach_of(mutant).unwrap_or_else(|| panic!("page facts do not convict {mutant:?}"));
+        println!("{mutant:?}: {}: {}", breach.axiom, breach.explanation);
+        assert_eq!(breach.axiom, Axiom::OneWriter, "{mutant:?}");
+    }
 }

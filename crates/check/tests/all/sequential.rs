@@ -1,7 +1,8 @@
 //! Runs of a weaker protocol are convicted by the judge of sequential consistency when they show what it forbids, and never when they
 //! have no races.
 
-use hiroba_check::cluster::{Cluster, Options, hlrc};
+use hiroba_check::cluster::{Cluster, Options};
+use hiroba_check::engines::hlrc;
 use hiroba_check::litmus::catalogue;
 use hiroba_check::random_program::{Shape, generate};
 use hiroba_check::sequential::{Sequential, judge, judge_race_free};

@@ -8,12 +8,13 @@ use hiroba_check::mutant::supplies::Mutant;
 use hiroba_check::page_axioms::{self, Rules};
 use hiroba_check::program::script::*;
 use hiroba_check::program::{Address, Instruction, Program, Region, Script};
-use hiroba_check::random_program::{Shape, generate};
-use hiroba_check::swarm::{Case, examine};
+use hiroba_check::random_program::Shape;
 use hiroba_protocol::hlrc::Hlrc;
-use hiroba_protocol::{Consistency, Protocol, WriteTracking};
+use hiroba_protocol::{Consistency, WriteTracking};
 use hiroba_trace::Event;
 use hiroba_wire::{Limits, Message, Placement};
+
+use crate::planted::{at_random, each_is_noticed};
 
 const TRACKINGS: [WriteTracking; 2] = [WriteTracking::Fault, WriteTracking::Async];
 
@@ -245,17 +246,6 @@ fn litmus_programs_show_nothing_forbidden() {
     }
 }
 
-/// With homes that move at the first occasion, and everything else that a seed chooses.
-#[test]
-fn random_programs_keep_every_promise_under_the_adaptive_protocol() {
-    // In the last of them an order came to a home that had given the page away. It was kept for when this node would be the home again, which never was, and so
-    // was everything that its sender said to homes behind it.
-    for seed in (0..800).chain([13_169]) {
-        let kept = examine(&Case::under(Protocol::Adaptive, seed), None);
-        kept.unwrap_or_else(|wrong| panic!("seed {seed}: {wrong}"));
-    }
-}
-
 /// Who notices first.
 fn noticed(mutant: Option<Mutant>) -> Option<String> {
     let written = [producer(3, 8, |_| true), neighbours(8), reader_writes(8), migratory(6)];
@@ -266,27 +256,14 @@ fn noticed(mutant: Option<Mutant>) -> Option<String> {
             })
         });
         by_written.or_else(|| {
-            SHAPES.into_iter().find_map(|shape| {
-                (0..150).find_map(|seed| {
-                    let wrong = run(&generate(seed, shape), seed, tracking, hasty, mutant).err()?;
-                    Some(format!("{shape:?}, seed {seed}: {wrong}"))
-                })
-            })
+            at_random(SHAPES, 0..150, |program, seed| run(program, seed, tracking, hasty, mutant).err())
         })
     })
 }
 
 #[test]
 fn every_mutant_is_noticed() {
-    let survivors: Vec<Mutant> = Mutant::ALL
-        .into_iter()
-        .filter(|mutant| {
-            let witness = noticed(Some(*mutant));
-            println!("{mutant:?}: {}", witness.as_deref().unwrap_or("nobody"));
-            witness.is_none()
-        })
-        .collect();
-    assert!(survivors.is_empty(), "nothing notices {survivors:?}");
+    each_is_noticed(Mutant::ALL, |mutant| noticed(Some(mutant)));
 }
 
 #[test]

@@ -1,3 +1,6 @@
+use hiroba_base::PageSize;
+use hiroba_wire::control::{FaultSourceChoice, InjectedFaults, WriteTrackingChoice};
+
 use super::*;
 
 fn parsed(line: &str) -> Result<Command, Failure> {
@@ -14,7 +17,7 @@ fn run(line: &str) -> RunOptions {
 #[test]
 fn what_follows_the_program_is_the_programs() {
     let options = run("run -n 3 prog -n 5 --stats --no-such -- x");
-    assert_eq!((options.nodes, options.statistics_table), (3, false));
+    assert_eq!((options.nodes, options.reports.statistics_table), (3, false));
     assert_eq!(options.program, "prog");
     assert_eq!(options.arguments, ["-n", "5", "--stats", "--no-such", "--", "x"]);
     assert!(parsed("run --no-such prog").is_err(), "but what stands before it is Hiroba's");
@@ -26,8 +29,8 @@ fn what_follows_the_program_is_the_programs() {
 #[test]
 fn stats_never_eats_the_program() {
     let options = run("run --stats --stats=json:a.json prog");
-    assert!(options.statistics_table);
-    assert_eq!(options.statistics_json, Some(PathBuf::from("a.json")));
+    assert!(options.reports.statistics_table);
+    assert_eq!(options.reports.statistics_json, Some(PathBuf::from("a.json")));
     assert_eq!(options.program, "prog");
 }
 
@@ -35,25 +38,25 @@ fn stats_never_eats_the_program() {
 fn a_run_without_flags_has_sensible_defaults() {
     let options = run("run prog");
     assert!(options.nodes >= 2);
-    assert_eq!((options.protocol.as_str(), options.fabric.name()), ("hlrc", "udp"));
-    assert_eq!(options.page_size, PageSize::KIB_4);
+    assert_eq!((options.coherence.protocol.as_str(), options.transport.fabric.name()), ("hlrc", "udp"));
+    assert_eq!(options.coherence.page_size, PageSize::KIB_4);
     assert_eq!(options.threads_per_node, 1);
-    assert_eq!(options.fault_source, FaultSourceChoice::Automatic);
-    assert_eq!(options.write_tracking, WriteTrackingChoice::Automatic);
-    assert_eq!((options.races, options.debug), (false, None));
-    assert_eq!(options.inject, None);
+    assert_eq!(options.coherence.fault_source, FaultSourceChoice::Automatic);
+    assert_eq!(options.coherence.write_tracking, WriteTrackingChoice::Automatic);
+    assert_eq!((options.coherence.races, options.debug), (false, None));
+    assert_eq!(options.transport.inject, None);
 }
 
 #[test]
 fn values_are_understood() {
     let options = run("run --inject loss=0.1,dup=0.25,seed=7 -x A=1=2 -x B= -x C --page-size 4096 prog");
     let faults = InjectedFaults { loss: 0.1, reorder: 0.0, duplicate: 0.25, seed: 7 };
-    assert_eq!(options.inject, Some(faults));
+    assert_eq!(options.transport.inject, Some(faults));
     assert_eq!(options.variables, [("A".into(), "1=2".into()), ("B".into(), "".into())]);
     let options = run("run -n 3 -t 4 --page-size 64K --write-tracking fault --races --debug 2 prog");
-    assert_eq!((options.threads_per_node, options.page_size.bytes()), (4, 64 << 10));
-    assert_eq!(options.write_tracking, WriteTrackingChoice::Fault);
-    assert_eq!((options.races, options.debug), (true, Some(2)));
+    assert_eq!((options.threads_per_node, options.coherence.page_size.bytes()), (4, 64 << 10));
+    assert_eq!(options.coherence.write_tracking, WriteTrackingChoice::Fault);
+    assert_eq!((options.coherence.races, options.debug), (true, Some(2)));
 }
 
 #[test]
@@ -77,7 +80,7 @@ fn what_is_measured_is_known_and_in_order() {
 #[test]
 fn homes_move_only_where_they_can() {
     let run = |line: &str| match parsed(line) {
-        Ok(Command::Run(options)) => Ok(options.home_migration),
+        Ok(Command::Run(options)) => Ok(options.coherence.home_migration),
         Ok(other) => panic!("{other:?}"),
         Err(failure) => Err(failure.sentence),
     };

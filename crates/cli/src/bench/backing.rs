@@ -1,8 +1,9 @@
 //! Memory that the host of a virtual machine has backed.
 //!
-//! A guest's page that the host has not backed yet (or took back, since the guest had reported it free) costs several times as much at
-//! its first touch as one that it has. What that costs is the host's affair and differs from minute to minute, so what is
-//! measured in fresh memory, ours and raw, is measured in memory that was touched and given back a moment before.
+//! A guest's page that the host has not backed yet (or took back, since the guest had reported it free) costs
+//! several times as much at its first touch as one that it has. What that costs is the host's affair and
+//! differs from minute to minute, so what is measured in fresh memory, ours and raw, is measured in memory
+//! that was touched and given back a moment before.
 
 use std::ptr::null_mut;
 
@@ -16,7 +17,7 @@ pub fn have_backed(bytes: usize) {
     let Ok(start) = (unsafe { mmap_anonymous(null_mut(), bytes, protection, flags) }) else { return };
     for advice in [Advice::LinuxNoHugepage, Advice::LinuxPopulateWrite] {
         // Where the kernel does not know one of them, measurements are less even, not wrong.
-        // SAFETY: the range was just mapped and nobody else knows of it; neither advice changes what it holds.
+        // SAFETY: the range was just mapped and is unknown elsewhere; neither advice changes its content.
         let _ = unsafe { madvise(start, bytes, advice) };
     }
     // SAFETY: it was mapped above with this length, and nothing refers to it.

@@ -1,11 +1,14 @@
-//! A clean page against its twin: the comparison that a release makes of every page that may have been written.
+//! A clean page against its twin: the comparison that a release makes of every page that may have been
+//! written. And the way of the diffs of pages that have changed.
+
+mod way;
 
 use std::hint::black_box;
 use std::sync::Arc;
 use std::time::Instant;
 
 use hiroba_base::{PageId, PageRange};
-use hiroba_memory::{MemoryConfig, SharedMemory, Twins};
+use hiroba_memory::{MemoryConfig, MemoryError, SharedMemory, Twins};
 
 use super::samples::Taken;
 use super::shared::PAGE_BYTES;
@@ -22,14 +25,9 @@ const WARM_UP: usize = 10;
 
 /// In this process, which is no node.
 pub fn measure(quick: bool) -> Result<Vec<Row>, Failure> {
-    let failed = |error: hiroba_memory::MemoryError| Failure::new(format!("cannot measure: {error}"));
     let cold_bytes = if quick { COLD_BYTES / 2 } else { COLD_BYTES };
     let pages = cold_bytes / PAGE_BYTES;
-    let config = MemoryConfig { region_bytes: cold_bytes as u64, ..MemoryConfig::default() };
-    let memory = Arc::new(SharedMemory::reserve(config).map_err(failed)?);
-    memory.allocate(PageRange { first: PageId(0), count: memory_pages(&memory) }).map_err(failed)?;
-    let granules_a_page = (memory_pages(&memory) as usize / pages).max(1);
-    let id = |page: usize| PageId((page * granules_a_page) as u64);
+    let (memory, id) = region(pages)?;
     let mut twins = Twins::new(memory.clone());
     for page in 0..pages {
         let content = [page as u8 | 1; PAGE_BYTES];
@@ -40,8 +38,7 @@ pub fn measure(quick: bool) -> Result<Vec<Row>, Failure> {
     let plain = vec![1u64; 2 * cold_bytes / 8];
     let plain_words = 2 * PAGE_BYTES / 8;
 
-    let mut changed = Vec::new();
-    let mut compare = |page: usize| _ = black_box(twins.changed_lines(id(page), &mut changed));
+    let mut compare = |page: usize| twins.collect(id(page), false, |changes| _ = black_box(changes));
     let read = |page: usize| _ = black_box(sum(&plain[page * plain_words..][..plain_words]));
     let times = if quick { 100 } else { 400 };
     let hot = batches(times, HOT_BATCH, |_| compare(0));
@@ -49,14 +46,29 @@ pub fn measure(quick: bool) -> Result<Vec<Row>, Failure> {
     let batches_in_all = pages / COLD_BATCH;
     let cold = batches(batches_in_all - WARM_UP, COLD_BATCH, &mut compare);
     let cold_raw = batches(batches_in_all - WARM_UP, COLD_BATCH, read);
-    Ok(vec![
+    drop(twins);
+    drop(memory);
+    let mut rows = vec![
         row("diff of a clean page", "", "4 KiB, hot; raw: plain read of both", hot, Some(&hot_raw)),
         row("diff of a clean page", "", "4 KiB, cold; raw: plain read of both", cold, Some(&cold_raw)),
-    ])
+    ];
+    rows.extend(way::measure(quick)?);
+    Ok(rows)
 }
 
-fn memory_pages(memory: &SharedMemory) -> u64 {
-    memory.granules()
+/// A region of so many pages in this process, and the first granule of each.
+fn region(pages: usize) -> Result<(Arc<SharedMemory>, impl Fn(usize) -> PageId), Failure> {
+    let region_bytes = (pages * PAGE_BYTES) as u64;
+    let config = MemoryConfig { region_bytes, ..MemoryConfig::default() };
+    let memory = Arc::new(SharedMemory::reserve(config).map_err(failed)?);
+    let granules = memory.granules();
+    memory.allocate(PageRange { first: PageId(0), count: granules }).map_err(failed)?;
+    let granules_a_page = (granules as usize / pages).max(1);
+    Ok((memory, move |page: usize| PageId((page * granules_a_page) as u64)))
+}
+
+fn failed(error: MemoryError) -> Failure {
+    Failure::new(format!("cannot measure: {error}"))
 }
 
 /// Times of single operations, from batches of them.

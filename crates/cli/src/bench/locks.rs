@@ -67,8 +67,8 @@ impl Node<'_> {
         self.tell("lock and unlock", "", "nobody else wants it", taken, None);
     }
 
-    /// From the client's beginning to give the lock up, with some pages of the home's written, until the home has it: both ask for it again
-    /// as soon as they have given it up.
+    /// From the client's beginning to give the lock up, with some pages of the home's written, until the home
+    /// has it: both ask for it again as soon as they have given it up.
     fn handed_over(&self, lock: LockId, dirty: Region, pages: usize) -> Option<Taken> {
         let runtime = self.runtime;
         let rounds = self.plan.times(1000);
@@ -113,7 +113,8 @@ impl Node<'_> {
     }
 }
 
-/// From each time the client gave the lock up until the home had it, in nanoseconds, where the home was the next to have it.
+/// From each time the client gave the lock up until the home had it, in nanoseconds, where the home was the
+/// next to have it.
 fn hand_overs(home: &[(u64, u64)], client: &[(u64, u64)]) -> Vec<f64> {
     let next_of_client = client.iter().skip(1).map(|(acquired, _)| *acquired).chain([u64::MAX]);
     let mut nanos = Vec::new();
@@ -133,7 +134,8 @@ mod tests {
     #[test]
     fn only_what_went_from_one_to_the_other_counts() {
         let home = [(100, 200), (350, 400), (900, 950)];
-        // Given up at 300 and had at 350; taken again at 460 by the client itself; given up at 800 and had at 900.
+        // Given up at 300 and had at 350; taken again at 460 by the client itself; given up at 800 and had at
+        // 900.
         let client = [(250, 300), (410, 450), (460, 800)];
         assert_eq!(hand_overs(&home, &client), [50.0, 100.0]);
     }

@@ -1,43 +1,44 @@
 //! `hiroba bench`: what Hiroba's primitives cost on this machine.
 //!
-//! The command runs jobs of itself: the nodes' program is the hidden subcommand `bench-node`, which calls the runtime directly and
-//! sends its rows through standard output. The same nodes exchange the same bytes without Hiroba in the same run (`raw/`), so
-//! that a ratio compares like with like however the machine feels today.
+//! The command runs jobs of itself: the nodes' program is the hidden subcommand `bench-node`, which calls the
+//! runtime directly and sends its rows through standard output. The same nodes exchange the same bytes
+//! without Hiroba in the same run (`raw/`), so that a ratio compares like with like, however busy the machine
+//! is.
 
 mod backing;
 mod compute;
 mod diff;
+mod job;
+#[cfg(feature = "legs")]
+mod legs;
 mod locks;
+mod machine;
+mod markdown;
 mod node;
 mod plan;
+mod ports;
+mod program;
 mod raw;
 mod samples;
 mod shared;
 mod streams;
 mod table;
-mod unsealed;
+mod told;
 mod updates;
-
-use std::io::{IsTerminal, Write};
-use std::os::unix::process::CommandExt;
-use std::process::{Command, Stdio};
 
 use hiroba_node::{CoreShare, Protocol};
 use hiroba_trace::NodeStatistics;
 use hiroba_wire::control::{FaultSourceChoice, WriteTrackingChoice};
-use rustix::process::Signal;
 use serde::{Deserialize, Serialize};
 
-use crate::columns;
-use crate::core_share;
-use crate::failure::{Failure, STATUS_HIROBA, say, system_words};
-use crate::lines::read_lines;
+use crate::failure::{Failure, STATUS_HIROBA, system_words};
 use crate::output_file::{OutputFile, Purpose};
 use crate::quantities::counted;
-use crate::run::remarks;
+use job::Job;
 pub use node::serve_as_node;
-pub use plan::{BenchOptions, BenchPlan, Group};
-pub use unsealed::{UnsealedJob, run_without_seal};
+pub use plan::{BenchOptions, BenchPlan, Group, UnsealedJob};
+use program::Program;
+use told::Told;
 
 /// One line of the result.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -99,6 +100,9 @@ enum Report {
     Progress(String),
     /// A result.
     Row(Row),
+    /// Where the time of an operation goes on the node that says so.
+    #[cfg(feature = "legs")]
+    Legs(legs::OfNode),
     /// The node is about to leave: what it got of the processors, among others.
     Account(NodeStatistics),
 }
@@ -108,41 +112,11 @@ pub fn bench(options: &BenchOptions) -> Result<u8, Failure> {
     const JSON: Purpose = Purpose { what: "the rows", flag: "--json", status: STATUS_HIROBA };
     let json = options.json.as_deref().map(|path| OutputFile::open(path, JSON)).transpose()?;
     let setting = Setting::choose(options)?;
-    let heading = format!(
-        "hiroba bench: {} on {} over {}, {}\n",
-        counted(&options.nodes.to_string(), "node", "nodes"),
-        counted(&cores().to_string(), "core", "cores"),
-        options.fabric.name(),
-        setting.describe(),
-    );
-    let mut told = Told::new(&heading, &setting.describe());
-    let alone = |group: &Group| matches!(group, Group::Compute);
-    let here = |group: &Group| matches!(group, Group::Diff);
-    for group in options.groups.iter().filter(|group| here(group)) {
-        told.progress(group.name());
-        let share = CoreShare::default();
-        share.begin();
-        for row in diff::measure(options.quick)? {
-            told.row(row);
-        }
-        told.end_of_job(share.share(), None);
-    }
-    // A job each: a release costs by what is mapped, so what one group has mapped must not weigh on the next.
-    for group in options.groups.iter().filter(|group| !here(group)) {
-        let nodes = if alone(group) { 1 } else { options.nodes };
-        let plan = BenchPlan {
-            groups: vec![*group],
-            quick: options.quick,
-            fabric: options.fabric,
-            setting: setting.describe(),
-        };
-        let compared = *group == Group::Updates;
-        let protocols = if compared { updates::PROTOCOLS.to_vec() } else { vec![Protocol::Hlrc.name()] };
-        for protocol in protocols {
-            // A job that failed has said why.
-            if let Err(status) = run_job(options, &setting, protocol, nodes, &plan, &mut told)? {
-                return Ok(status);
-            }
+    let mut told = Told::new(&heading(options, &setting), &setting.describe(), options.markdown);
+    for group in &options.groups {
+        // A job that failed has said why.
+        if let Err(status) = measure(*group, options, &setting, &mut told)? {
+            return Ok(status);
         }
     }
     if let Some(json) = json {
@@ -153,8 +127,88 @@ pub fn bench(options: &BenchOptions) -> Result<u8, Failure> {
     Ok(0)
 }
 
-fn cores() -> usize {
-    std::thread::available_parallelism().map_or(1, |cores| cores.get())
+/// Measures one group and tells its rows; or returns the exit status of a job that failed.
+fn measure(
+    group: Group,
+    options: &BenchOptions,
+    setting: &Setting,
+    told: &mut Told,
+) -> Result<Result<(), u8>, Failure> {
+    match group {
+        Group::Diff => {
+            told.progress(group.name());
+            let share = CoreShare::default();
+            share.begin();
+            for row in diff::measure(options.quick)? {
+                told.row(row);
+            }
+            told.end_of_process(share.share());
+            return Ok(Ok(()));
+        }
+        Group::Program => return measure_program(options, setting, told),
+        _ => {}
+    }
+    // A job each: a release costs by what is mapped, so what one group has mapped must not weigh on the next.
+    let nodes = if group == Group::Compute { 1 } else { options.nodes };
+    let plan = BenchPlan {
+        groups: vec![group],
+        quick: options.quick,
+        fabric: options.fabric,
+        setting: setting.describe(),
+        without_seal: options.without_seal,
+    };
+    let compared = group == Group::Updates;
+    let protocols = if compared { updates::PROTOCOLS.to_vec() } else { vec![Protocol::Hlrc.name()] };
+    for protocol in protocols {
+        if let Err(status) = (Job { options, setting, protocol, nodes }).measure(&plan, told)? {
+            return Ok(Err(status));
+        }
+    }
+    Ok(Ok(()))
+}
+
+fn measure_program(
+    options: &BenchOptions,
+    setting: &Setting,
+    told: &mut Told,
+) -> Result<Result<(), u8>, Failure> {
+    if options.without_seal {
+        told.remark("a C program is left out: programs' messages bear seals");
+        return Ok(Ok(()));
+    }
+    told.progress(Group::Program.name());
+    let failed = |error: std::io::Error| {
+        Failure::new(format!("cannot compile a program to measure: {}", system_words(&error)))
+    };
+    let Some(program) = Program::compile().map_err(failed)? else {
+        told.remark("a C program is left out: it could not be compiled");
+        return Ok(Ok(()));
+    };
+    let protocol = Protocol::Hlrc.name();
+    let job = Job { options, setting, protocol, nodes: options.nodes };
+    let measured = match program.measure(&job)? {
+        Ok(measured) => measured,
+        Err(status) => return Ok(Err(status)),
+    };
+    measured.rows.into_iter().for_each(|row| told.row(row));
+    told.end_of_job(&measured.nodes);
+    Ok(Ok(()))
+}
+
+/// Says what all rows have in common. The Markdown form names the machine as well, since a document is read
+/// elsewhere.
+fn heading(options: &BenchOptions, setting: &Setting) -> String {
+    let nodes = counted(&options.nodes.to_string(), "node", "nodes");
+    let cores = std::thread::available_parallelism().map_or(1, |cores| cores.get());
+    let cores = counted(&cores.to_string(), "core", "cores");
+    let (fabric, setting) = (options.fabric.name(), setting.describe());
+    if !options.markdown {
+        return format!("hiroba bench: {nodes} on {cores} over {fabric}, {setting}\n");
+    }
+    let (source, tracking) = setting.split_once(", ").unwrap_or((&setting, ""));
+    let seal = if options.without_seal { ", without seal" } else { "" };
+    let machine = machine::describe(&cores);
+    format!("{machine}. {nodes} over {fabric}{seal}, fault source {source}, write tracking {tracking}.\n")
 }
 
 /// How faults are caught and writes found in the measured jobs: named, so that each row can say it.
@@ -167,8 +221,8 @@ impl Setting {
     /// As asked for, else what a job would choose by itself.
     fn choose(options: &BenchOptions) -> Result<Setting, Failure> {
         let sources = [
-            ("event", FaultSourceChoice::Event),
             ("sigbus", FaultSourceChoice::Sigbus),
+            ("event", FaultSourceChoice::Event),
             ("sigsegv", FaultSourceChoice::Sigsegv),
         ];
         let trackings = [("async", WriteTrackingChoice::Async), ("fault", WriteTrackingChoice::Fault)];
@@ -188,135 +242,6 @@ impl Setting {
     fn describe(&self) -> String {
         format!("{}, {}", self.fault_source, self.write_tracking)
     }
-}
-
-/// Runs a job of this very command and tells its rows as they come; or its exit status, when it failed.
-fn run_job(
-    options: &BenchOptions,
-    setting: &Setting,
-    protocol: &str,
-    nodes: u16,
-    plan: &BenchPlan,
-    told: &mut Told,
-) -> Result<Result<(), u8>, Failure> {
-    let failed = |error: std::io::Error| {
-        Failure::new(format!("cannot run a job to measure: {}", system_words(&error)))
-    };
-    let hiroba = std::env::current_exe().map_err(failed)?;
-    let mut command = Command::new(&hiroba);
-    let text = |what: serde_json::Result<String>| what.map_err(|error| failed(error.into()));
-    let choices = ["--fault-source", setting.fault_source, "--write-tracking", setting.write_tracking];
-    let count = nodes.to_string();
-    let job =
-        ["-n", &count, "--fabric", options.fabric.name(), "--protocol", protocol].into_iter().chain(choices);
-    if options.without_seal {
-        let arguments = job.map(str::to_owned).collect();
-        let job = UnsealedJob { arguments, plan: plan.clone() };
-        command.arg("bench-job").arg(text(serde_json::to_string(&job))?);
-    } else {
-        command.arg("run").args(job).arg("--").arg(&hiroba).arg("bench-node");
-        command.arg(text(serde_json::to_string(plan))?);
-    }
-    command.stdin(Stdio::null()).stdout(Stdio::piped());
-    remarks::omit_those_of_allocations(&mut command);
-    // A measurement that is killed takes its job with it.
-    let prepare = || Ok(rustix::process::set_parent_process_death_signal(Some(Signal::TERM))?);
-    // SAFETY: a system call only, which is allowed between fork and exec.
-    unsafe { command.pre_exec(prepare) };
-    let mut child = command.spawn().map_err(failed)?;
-    let mut accounts = Vec::new();
-    read_lines(child.stdout.take().expect("piped"), failed, |line| {
-        match serde_json::from_slice(line) {
-            Ok(Report::Progress(what)) => told.progress(&what),
-            Ok(Report::Row(mut row)) => {
-                if options.without_seal && !row.fabric.is_empty() {
-                    row.state += ", without seal";
-                }
-                told.row(row);
-            }
-            Ok(Report::Account(account)) => accounts.push(account),
-            Err(error) => {
-                return Err(Failure::new(format!("a measuring node said what is no row: {error}")));
-            }
-        }
-        Ok(())
-    })?;
-    let status = child.wait().map_err(failed)?;
-    told.clear_progress();
-    if !status.success() {
-        return Ok(Err(status.code().map_or(STATUS_HIROBA, |code| code as u8)));
-    }
-    accounts.sort_by_key(|account| account.node);
-    let least = accounts.iter().filter_map(|account| account.core_share).min_by(f64::total_cmp);
-    told.end_of_job(least, Some(&accounts));
-    Ok(Ok(()))
-}
-
-/// What has been told: rows on standard output as they come; on standard error what is being measured, on a
-/// terminal in one line that gives way.
-struct Told {
-    rows: Vec<Row>,
-    /// Rows of the jobs that have ended.
-    concluded: usize,
-    table: table::Table,
-    progress_shown: bool,
-}
-
-impl Told {
-    fn new(heading: &str, setting: &str) -> Told {
-        print(heading);
-        Told {
-            rows: Vec::new(),
-            concluded: 0,
-            table: table::Table::new(setting, columns::of_standard_output()),
-            progress_shown: false,
-        }
-    }
-
-    fn row(&mut self, row: Row) {
-        self.clear_progress();
-        print(&self.table.lines(&row));
-        self.rows.push(row);
-    }
-
-    /// All rows since the last end of a job were measured together, and so was the share of the processors.
-    fn end_of_job(&mut self, core_share: Option<f64>, nodes: Option<&[NodeStatistics]>) {
-        let shares_cores = nodes.is_some_and(|nodes| nodes.iter().any(core_share::share_cores));
-        for row in &mut self.rows[self.concluded..] {
-            (row.core_share, row.shares_cores) = (core_share, shares_cores);
-        }
-        self.concluded = self.rows.len();
-        let remark = match nodes {
-            Some(nodes) => core_share::remark(nodes),
-            None => core_share.and_then(core_share::remark_of_process),
-        };
-        if let Some(remark) = remark {
-            print(&format!("  ({remark})\n"));
-        }
-    }
-
-    fn progress(&mut self, what: &str) {
-        let mut stderr = std::io::stderr();
-        if stderr.is_terminal() {
-            self.progress_shown = true;
-            let _ = write!(stderr, "\r\x1b[Kmeasuring: {what} ");
-            let _ = stderr.flush();
-        } else {
-            say(&format!("measuring: {what}"));
-        }
-    }
-
-    fn clear_progress(&mut self) {
-        if std::mem::take(&mut self.progress_shown) {
-            let _ = std::io::stderr().write_all(b"\r\x1b[K");
-        }
-    }
-}
-
-fn print(text: &str) {
-    let mut stdout = std::io::stdout();
-    // A reader that has gone wants to see no more.
-    let _ = stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush());
 }
 
 /// What was measured, beside the same without Hiroba.

@@ -18,6 +18,10 @@ pub const HOME: NodeId = NodeId(0);
 pub const CLIENT: NodeId = NodeId(1);
 /// Operations before the first that counts.
 pub const WARM_UP: usize = 32;
+/// Name of the rows that show what the seal adds to a raw exchange.
+pub const RAW_SEALED: &str = "raw exchange, sealed as the fabric does";
+/// Name of the rows of faults that a message answers.
+const PAGE_FETCHED: &str = "read fault, page fetched";
 /// Bytes that one changed word of a page takes in a message: the page's number, the run, eight bytes.
 const DIFF_BYTES: usize = 24;
 
@@ -42,8 +46,11 @@ pub fn serve_as_node(plan: &BenchPlan) -> Result<u8, Failure> {
                 Group::Atomic => node.atomics(),
                 Group::Stream => node.streams(),
                 Group::Release => node.releases(),
+                Group::Ports => node.ports(),
                 Group::Updates => node.updates(),
-                Group::Diff | Group::Compute => {}
+                #[cfg(feature = "legs")]
+                Group::Legs => node.legs(),
+                Group::Program | Group::Diff | Group::Compute => {}
             }
         }
     }
@@ -72,17 +79,23 @@ pub enum Home {
 /// Pages that are touched one by one lie so far apart that one fault does not settle the next page's, too.
 const STRIDE: usize = 8 * PAGE_BYTES;
 
-/// The offsets of pages in an order without a pattern, lest they be fetched ahead: single fetches are to be measured.
-fn scattered(pages: usize) -> Vec<usize> {
+/// The offsets of pages in an order without a pattern, lest they be fetched ahead: single fetches are to be
+/// measured.
+pub fn scattered(pages: usize) -> Vec<usize> {
+    scattered_by(0, pages)
+}
+
+/// The same in an order that depends on a seed.
+fn scattered_by(seed: u64, pages: usize) -> Vec<usize> {
     let mut order: Vec<usize> = (0..pages).map(|page| page * STRIDE).collect();
-    let mut random = seeded(0);
+    let mut random = seeded(seed);
     for at in (1..pages).rev() {
         order.swap(at, random.random_range(0..=at));
     }
     order
 }
 
-/// A node, with what it exchanges the same without the runtime.
+/// A node of the measured job, and its end of the raw exchanges.
 pub struct Node<'a> {
     pub runtime: &'static Runtime,
     pub plan: &'a BenchPlan,
@@ -108,7 +121,18 @@ impl<'a> Node<'a> {
             raw
         };
         runtime.barrier();
-        Ok(Node { runtime, plan, raw })
+        let mut node = Node { runtime, plan, raw };
+        node.raw.seal(node.cipher());
+        Ok(node)
+    }
+
+    /// What seals the raw exchanges: a cipher where the fabric seals its messages, so that like is compared
+    /// with like.
+    fn cipher(&self) -> Option<Cipher> {
+        self.plan.is_sealed().then(|| match self.runtime.node().index().checked_sub(1) {
+            None => Cipher::at_home(),
+            Some(number) => Cipher::of_another(number),
+        })
     }
 
     pub fn is_client(&self) -> bool {
@@ -155,28 +179,19 @@ impl<'a> Node<'a> {
         });
     }
 
-    /// Plain exchanges with the home.
+    /// Exchanges with the home by the raw peer, sealed as the fabric seals its messages.
     pub fn raw_exchange(&mut self, state: Home, answer_bytes: usize, times: usize) -> Option<Taken> {
         self.while_home(state, |raw| Taken::each(times, WARM_UP, |_| _ = raw.ask(answer_bytes)))
     }
 
-    /// The same with a seal on every message; where the fabric has none, nothing.
-    fn sealed_exchange(&mut self, state: Home, answer_bytes: usize, times: usize) -> Option<Taken> {
-        self.sealed(|node| node.raw_exchange(state, answer_bytes, times))
-    }
-
-    /// Does something with a seal on every plain message.
-    pub fn sealed<T>(&mut self, measure: impl FnOnce(&mut Self) -> Option<T>) -> Option<T> {
-        if !self.plan.fabric.is_sealed() {
+    /// Measures something of the raw peer without seals. Returns `None` where there are none anyway.
+    pub fn unsealed<T>(&mut self, measure: impl FnOnce(&mut Self) -> Option<T>) -> Option<T> {
+        if !self.plan.is_sealed() {
             return None;
         }
-        let cipher = match self.runtime.node().index().checked_sub(1) {
-            None => Cipher::at_home(),
-            Some(number) => Cipher::of_another(number),
-        };
-        self.raw.seal(Some(cipher));
-        let result = measure(self);
         self.raw.seal(None);
+        let result = measure(self);
+        self.raw.seal(self.cipher());
         result
     }
 
@@ -188,25 +203,41 @@ impl<'a> Node<'a> {
     }
 
     fn faults(&mut self) {
-        let setting = self.plan.setting.clone();
         let pages = self.plan.times(2048);
-        let timed = pages - WARM_UP;
+        self.faults_on_data_here(pages);
+        self.fetches(pages);
+        self.fetches_of_voided_pages(pages);
+        self.fetches_from_a_computing_home(self.plan.times(400));
+        self.home_writes();
+    }
 
+    /// Faults that need no message: what the fault itself costs.
+    fn faults_on_data_here(&mut self, pages: usize) {
         let order = scattered(pages);
         let own = self.region(pages * STRIDE, CLIENT);
         if self.is_home() {
             // So that the client's frames hold data which its program has never touched.
             (0..pages).for_each(|page| own.store(page * STRIDE, 1));
         }
-        let taken =
-            self.while_home(Home::Waiting, |_| Taken::each(timed, WARM_UP, |turn| _ = own.load(order[turn])));
-        self.tell("read fault, data here already", "", &setting, taken, None);
+        let taken = self.while_home(Home::Waiting, |_| {
+            Taken::each(pages - WARM_UP, WARM_UP, |turn| _ = own.load(order[turn]))
+        });
+        self.tell("read fault, data here already", "", &self.plan.setting, taken, None);
+    }
 
-        let raw = self.raw_exchange(Home::Answering, PAGE_BYTES, self.plan.times(4000));
-        let sealed = self.sealed_exchange(Home::Answering, PAGE_BYTES, self.plan.times(4000));
-        let fabric = self.plan.fabric.name();
-        let (name, state) = ("raw, sealed as the fabric does", "64 B for 4 KiB, home idle");
-        self.tell(name, fabric, state, sealed, raw.as_ref());
+    /// First fetches of pages, into frames that the kernel makes for them, and first writes to the copies.
+    fn fetches(&mut self, pages: usize) {
+        let plan = self.plan;
+        let (setting, fabric) = (&plan.setting, plan.fabric.name());
+        let timed = pages - WARM_UP;
+        let order = scattered(pages);
+        let exchanges = plan.times(4000);
+        let raw = self.raw_exchange(Home::Answering, PAGE_BYTES, exchanges);
+        let unsealed = self.unsealed(|node| node.raw_exchange(Home::Answering, PAGE_BYTES, exchanges));
+        if let Some(unsealed) = unsealed {
+            let state = "64 B for 4 KiB, home idle; raw: the same without a seal";
+            self.tell(RAW_SEALED, fabric, state, raw.clone(), Some(&unsealed));
+        }
         let remote = self.filled(pages * STRIDE, None);
         let write = |value| Taken::each(timed, WARM_UP, |turn| remote.store(order[turn], value));
         // No barrier lies between the two: the first one after a page was fetched takes it away again.
@@ -214,30 +245,49 @@ impl<'a> Node<'a> {
             (Taken::each(timed, WARM_UP, |turn| _ = remote.load(order[turn])), write(2))
         });
         let (reads, writes) = taken.unzip();
-        self.tell("read fault, page fetched", fabric, &format!("{setting}, home idle"), reads, raw.as_ref());
+        let state = format!("{setting}, into a fresh frame, home idle");
+        self.tell(PAGE_FETCHED, fabric, &state, reads, raw.as_ref());
         let name = "first write to a cached page";
         self.tell(name, "", &format!("{setting}, fetched since the last release"), writes, None);
         (3..5).for_each(|value| _ = self.while_home(Home::Waiting, |_| write(value)));
         let taken = self.while_home(Home::Waiting, |_| write(5));
         self.tell(name, "", &format!("{setting}, written before each release"), taken, None);
+    }
 
-        let pages = self.plan.times(400);
+    /// Fetches of pages whose frames are there, since copies were: the home's writes have voided them. Each
+    /// page is voided once, and read again in another order, so that neither habits nor streams bring it
+    /// before its fault.
+    fn fetches_of_voided_pages(&mut self, pages: usize) {
+        let remote = self.filled(pages * STRIDE, None);
+        let raw = self.raw_exchange(Home::Answering, PAGE_BYTES, self.plan.times(4000));
+        if self.is_client() {
+            scattered(pages).into_iter().for_each(|offset| _ = remote.load(offset));
+        }
+        self.runtime.barrier();
+        if self.is_home() {
+            (0..pages).for_each(|page| remote.store(page * STRIDE, 2));
+        }
+        let order = scattered_by(1, pages);
+        let taken = self.while_home(Home::Waiting, |_| {
+            Taken::each(pages - WARM_UP, WARM_UP, |turn| _ = remote.load(order[turn]))
+        });
+        let state = format!("{}, into a frame already there, home idle", self.plan.setting);
+        self.tell(PAGE_FETCHED, self.plan.fabric.name(), &state, taken, raw.as_ref());
+    }
+
+    fn fetches_from_a_computing_home(&mut self, pages: usize) {
         let raw = self.raw_exchange(Home::Computing, PAGE_BYTES, pages);
-        let sealed = self.sealed_exchange(Home::Computing, PAGE_BYTES, pages);
-        let (name, state) = ("raw, sealed as the fabric does", "64 B for 4 KiB, home computing");
-        self.tell(name, fabric, state, sealed, raw.as_ref());
         let remote = self.filled((pages + WARM_UP) * STRIDE, None);
         let order = scattered(pages + WARM_UP);
         let taken = self.while_home(Home::Computing, |_| {
             Taken::each(pages, WARM_UP, |turn| _ = remote.load(order[turn]))
         });
-        let state = format!("{setting}, home computing");
-        self.tell("read fault, page fetched", fabric, &state, taken, raw.as_ref());
-        self.home_writes(&setting);
+        let state = format!("{}, into a fresh frame, home computing", self.plan.setting);
+        self.tell(PAGE_FETCHED, self.plan.fabric.name(), &state, taken, raw.as_ref());
     }
 
     /// The home's own first writes to pages that others have copies of.
-    fn home_writes(&mut self, setting: &str) {
+    fn home_writes(&mut self) {
         let pages = self.plan.times(1024);
         let own = self.region(pages * PAGE_BYTES, CLIENT);
         if self.is_client() {
@@ -251,7 +301,8 @@ impl<'a> Node<'a> {
         let taken = self.while_home(Home::Waiting, |_| {
             Taken::each(pages - WARM_UP, WARM_UP, |page| own.store(page * PAGE_BYTES, 2))
         });
-        self.tell("first write of the home", "", &format!("{setting}, others have copies"), taken, None);
+        let state = format!("{}, others have copies", self.plan.setting);
+        self.tell("first write of the home", "", &state, taken, None);
     }
 
     /// A region at the home in which no page is zero.

@@ -22,8 +22,19 @@ pub struct BenchOptions {
     pub quick: bool,
     /// Messages bear no seal.
     pub without_seal: bool,
+    /// The rows are printed as Markdown.
+    pub markdown: bool,
     /// Where to write the rows as JSON.
     pub json: Option<PathBuf>,
+}
+
+/// What the hidden subcommand `bench-job` is given.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct UnsealedJob {
+    /// Options of `hiroba run`.
+    pub arguments: Vec<String>,
+    /// What the nodes measure.
+    pub plan: BenchPlan,
 }
 
 /// What a node of the measured job does.
@@ -37,10 +48,18 @@ pub struct BenchPlan {
     pub fabric: FabricKind,
     /// Fault source and write tracking, in words.
     pub setting: String,
+    /// Messages bear no seal.
+    #[serde(default)]
+    pub without_seal: bool,
 }
 
 impl BenchPlan {
-    /// So many repetitions, or fewer when it shall be quick.
+    /// Returns true if the job's messages bear seals.
+    pub fn is_sealed(&self) -> bool {
+        self.fabric.is_sealed() && !self.without_seal
+    }
+
+    /// Returns `full`, or a quarter of it where the measurement is to be quick.
     pub fn times(&self, full: usize) -> usize {
         if self.quick { full.div_ceil(4) } else { full }
     }
@@ -62,26 +81,37 @@ pub enum Group {
     Stream,
     /// Releases with pages written before.
     Release,
+    /// Messages to ports.
+    Ports,
     /// Pages written while a node computes, and what of them is left to send at the release.
     Updates,
+    /// Barriers, faults and locks of a C program.
+    Program,
     /// A page against its twin.
     Diff,
     /// What one node costs a program.
     Compute,
+    /// Where the time of one message goes.
+    #[cfg(feature = "legs")]
+    Legs,
 }
 
 impl Group {
     /// All, in the order in which they are measured.
-    pub const ALL: [Group; 9] = [
+    pub const ALL: &[Group] = &[
         Group::Fault,
         Group::Barrier,
         Group::Lock,
         Group::Atomic,
         Group::Stream,
         Group::Release,
+        Group::Ports,
         Group::Updates,
+        Group::Program,
         Group::Diff,
         Group::Compute,
+        #[cfg(feature = "legs")]
+        Group::Legs,
     ];
 
     /// As on the command line.
@@ -93,9 +123,13 @@ impl Group {
             Group::Atomic => "atomic",
             Group::Stream => "stream",
             Group::Release => "release",
+            Group::Ports => "ports",
             Group::Updates => "updates",
+            Group::Program => "program",
             Group::Diff => "diff",
             Group::Compute => "compute",
+            #[cfg(feature = "legs")]
+            Group::Legs => "legs",
         }
     }
 }

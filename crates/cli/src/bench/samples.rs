@@ -17,7 +17,8 @@ impl Taken {
         Taken { nanos, warm_up }
     }
 
-    /// Does `operation` some times for nothing and then `times` times by the clock; it is told which time it is.
+    /// Does `operation` some times for nothing and then `times` times by the clock; it is told which time it
+    /// is.
     pub fn each(times: usize, warm_up: usize, operation: impl FnMut(usize)) -> Taken {
         Taken::prepared(times, warm_up, |_| {}, operation)
     }

@@ -4,7 +4,8 @@ use hiroba_base::PageSize;
 use hiroba_node::Runtime;
 use hiroba_wire::Placement;
 
-/// Bytes of the kernel's pages on most machines: the step from one page to the next unless a region says otherwise.
+/// Bytes of the kernel's pages on most machines: the step from one page to the next unless a region says
+/// otherwise.
 pub const PAGE_BYTES: usize = 4096;
 
 /// A region that was allocated collectively and stays until the process ends.
@@ -37,8 +38,8 @@ impl Region {
     /// Loads the word at `offset`.
     pub fn load(self, offset: usize) -> u64 {
         let word = self.address(offset) as *const u64;
-        // SAFETY: the word is aligned and lies in a region of the runtime's, which stays until the process ends; nodes do
-        // not touch a word at the same time without synchronisation.
+        // SAFETY: the word is aligned and lies in a region of the runtime's, which stays until the process
+        // ends; nodes do not touch a word at the same time without synchronisation.
         unsafe { word.read_volatile() }
     }
 
@@ -51,8 +52,8 @@ impl Region {
 
     /// The words as a slice for one thread's loop. Nobody else touches the region while it lives.
     pub fn words(self) -> &'static mut [u64] {
-        // SAFETY: the region is aligned, zeroed at first and stays until the process ends; the only caller is the one
-        // thread of a job of one node, which takes it once.
+        // SAFETY: the region is aligned, zeroed at first and stays until the process ends; the only caller is
+        // the one thread of a job of one node, which takes it once.
         unsafe { std::slice::from_raw_parts_mut(self.start as *mut u64, self.bytes / 8) }
     }
 }

@@ -1,12 +1,13 @@
-//! Remote memory read page by page, beside the same bytes got without Hiroba.
+//! Remote memory read page by page, beside the same bytes moved without Hiroba: into fresh frames beside a
+//! copy into fresh memory, which no runtime can do without; into frames already there beside a raw stream,
+//! sealed as the fabric does.
 
 use std::time::Instant;
 
 use hiroba_base::PageSize;
 
 use super::backing::have_backed;
-use super::node::{Home, Node, report};
-use super::raw::Destination;
+use super::node::{Home, Node, RAW_SEALED, report};
 use super::shared::{PAGE_BYTES, Region};
 use super::{Figures, Report, Row};
 
@@ -29,10 +30,10 @@ enum Order {
 impl Order {
     fn words(self) -> &'static str {
         match self {
-            Order::Sequential => "in order",
-            Order::Strided => "every other page",
-            Order::Hinted => "in order, hinted by hiroba_prefetch",
-            Order::Again => "in order, changed since read before",
+            Order::Sequential => "in order, into fresh frames",
+            Order::Strided => "every other page, into fresh frames",
+            Order::Hinted => "in order, hinted by hiroba_prefetch, into fresh frames",
+            Order::Again => "in order, into frames already there",
         }
     }
 }
@@ -40,18 +41,13 @@ impl Order {
 impl Node<'_> {
     pub fn streams(&mut self) {
         let passes = self.plan.times(8);
-        let mut plain = |into| {
-            have_backed(BYTES);
-            self.while_home(Home::Answering, |raw| gigabytes_per_second(passes, |_| raw.stream(BYTES, into)))
-        };
-        let (fresh, reused) = (plain(Destination::Fresh), plain(Destination::Reused));
-        let sealed = self.sealed(|node| {
-            node.while_home(Home::Answering, |raw| {
-                gigabytes_per_second(passes, |_| raw.stream(BYTES, Destination::Reused))
-            })
-        });
-        let name = "raw, sealed as the fabric does";
-        self.tell_rate(name, "16 MiB in large messages".to_owned(), passes, sealed, reused);
+        let sealed = self.raw_stream(passes);
+        let unsealed = self.unsealed(|node| node.raw_stream(passes));
+        let fresh = self.copy_into_fresh_memory(passes);
+        if unsealed.is_some() {
+            let state = "16 MiB in large messages; raw: the same without a seal".to_owned();
+            self.tell_rate(RAW_SEALED, state, passes, sealed, unsealed);
+        }
         let small =
             [Order::Sequential, Order::Strided, Order::Hinted, Order::Again].map(|order| (4 << 10, order));
         let large = [(64 << 10, Order::Sequential), (2 << 20, Order::Sequential)];
@@ -62,10 +58,22 @@ impl Node<'_> {
             } else {
                 format!("{} MiB", page_bytes >> 20)
             };
+            let raw = if order == Order::Again { sealed } else { fresh };
             let state = format!("16 MiB, pages of {words}, {}, home idle", order.words());
-            let raw = if order == Order::Again { reused } else { fresh };
             self.tell_rate("remote memory read", state, passes, ours, raw);
         }
+    }
+
+    /// Bytes in large raw messages, into memory that is always the same: what is read again is held against
+    /// this.
+    fn raw_stream(&mut self, passes: usize) -> Option<f64> {
+        self.while_home(Home::Answering, |raw| gigabytes_per_second(passes, |_| raw.stream(BYTES)))
+    }
+
+    /// A copy into memory that was not there before: what is read for the first time is held against this.
+    fn copy_into_fresh_memory(&mut self, passes: usize) -> Option<f64> {
+        have_backed(BYTES);
+        self.while_home(Home::Answering, |raw| gigabytes_per_second(passes, |_| raw.copy_fresh(BYTES)))
     }
 
     fn stream(&mut self, passes: usize, page_bytes: u64, order: Order) -> Option<f64> {

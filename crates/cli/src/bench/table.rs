@@ -50,7 +50,7 @@ impl Table {
             let _ = writeln!(text, "{}", row.name);
         }
         self.last = Some((row.name.clone(), is_time));
-        let states = broken(self.state(row), self.states_width - 1);
+        let states = broken(state_without(&self.setting, row), self.states_width - 1);
         let (last, first) = states.split_last().map_or(("", &[][..]), |(last, first)| (last, first));
         for state in first {
             let _ = writeln!(text, "{INDENT}{state}");
@@ -61,10 +61,6 @@ impl Table {
         text
     }
 
-    fn state<'a>(&self, row: &'a Row) -> &'a str {
-        row.state.strip_prefix(&self.setting).map_or(&row.state, |rest| rest.trim_start_matches(", "))
-    }
-
     fn line<'a>(&self, text: &mut String, state: &str, cells: impl Iterator<Item = (&'a str, usize)>) {
         let _ = write!(text, "{INDENT}{state:<0$}", self.states_width);
         for (cell, width) in cells {
@@ -73,6 +69,11 @@ impl Table {
         }
         text.push('\n');
     }
+}
+
+/// Returns the state of a row without what the heading says of all rows.
+pub fn state_without<'a>(setting: &str, row: &'a Row) -> &'a str {
+    row.state.strip_prefix(setting).map_or(&row.state, |rest| rest.trim_start_matches(", "))
 }
 
 fn cells(row: &Row) -> Vec<String> {
@@ -95,7 +96,7 @@ fn cells(row: &Row) -> Vec<String> {
 }
 
 /// Three significant digits, as far as a column of them stays readable.
-fn number(value: f64) -> String {
+pub fn number(value: f64) -> String {
     let decimals = match value {
         small if small < 1.0 => 3,
         small if small < 10.0 => 2,

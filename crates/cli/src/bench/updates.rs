@@ -1,8 +1,11 @@
-//! What is left to send at a release, where updates wait for it and where they leave in the background; and what the phase takes as a whole.
+//! What is left to send at a release, where updates wait for it and where they leave in the background; and
+//! what the phase takes as a whole.
 //!
-//! The paper that defines automatic update (Iftode and others, HPCA 1996) had no such hardware at hand for most of its programs, and took the time
-//! of the protocol without it, less what twins, diffs and their application cost. That estimate stands beside what is measured here. The region is
-//! as large as it takes for its pages to be mapped onto their home's frames where nodes share memory: there nothing is left to send.
+//! The paper that defines automatic update (Iftode and others, HPCA 1996) had no such hardware at hand for
+//! most of its programs, and took the time of the protocol without it, less what twins, diffs and their
+//! application cost. That estimate stands beside what is measured here. The region is as large as it takes
+//! for its pages to be mapped onto their home's frames where nodes share memory: there nothing is left to
+//! send.
 
 use std::time::Instant;
 
@@ -12,7 +15,8 @@ use super::node::{HOME, Node};
 use super::samples::Taken;
 use super::shared::{PAGE_BYTES, Region};
 
-/// The protocols that are held against each other, a job each: the one whose cost the estimate begins with first.
+/// The protocols that are held against each other, a job each: the one whose cost the estimate begins with
+/// first.
 pub const PROTOCOLS: [&str; 2] = ["hlrc", "aurc"];
 
 /// Pages that a phase writes.

@@ -18,15 +18,14 @@ pub(super) fn examine() -> Vec<Finding> {
     vec![
         judge(
             "fault source event",
-            "userfaultfd events: system calls on shared memory need no help",
+            "userfaultfd events: for raw syscall(2) and io_uring on shared memory; twice as slow",
             event,
-            "system calls on shared memory go through private buffers, which costs a copy, and raw syscall(2) \
-             and io_uring on it fail; fast otherwise",
+            "raw syscall(2) and io_uring on shared memory fail under every source that is allowed here",
             &event_remedy(),
         ),
         judge(
             "fault source sigbus",
-            "userfaultfd in the faulting thread: the fastest",
+            "userfaultfd in the faulting thread: the fastest, and the default",
             sigbus,
             "every fault costs two to four times as much",
             "use Linux 6.4 or later with CONFIG_USERFAULTFD; in a container, allow the system call userfaultfd \
@@ -61,8 +60,8 @@ fn judge(what: &str, good: &str, outcome: Result<(), String>, lost: &str, remedy
 fn chosen() -> Option<String> {
     let works = |source, tracking| preflight(NODES, source, tracking).is_ok();
     let sources = [
-        (FaultSourceChoice::Event, "event"),
         (FaultSourceChoice::Sigbus, "sigbus"),
+        (FaultSourceChoice::Event, "event"),
         (FaultSourceChoice::Sigsegv, "sigsegv"),
     ];
     let trackings = [(WriteTrackingChoice::Async, "async"), (WriteTrackingChoice::Fault, "fault")];

@@ -72,11 +72,13 @@ type Result<T> = std::result::Result<T, Box<dyn std::error::Error>>;
 pub fn axis_title(unit: &str) -> String {
     match unit {
         "ms" => "time in milliseconds".to_owned(),
+        "s" => "time in seconds".to_owned(),
         "µs" => "time in microseconds".to_owned(),
         "%" => "per cent".to_owned(),
         "times" => "ratio (times)".to_owned(),
         "faults" => "number of faults".to_owned(),
         "nodes" => "number of nodes".to_owned(),
+        "processors" => "number of processors".to_owned(),
         other => other.to_owned(),
     }
 }
@@ -301,27 +303,36 @@ fn curves(table: &Table, rows: &[&Row]) -> Result<Drawn> {
         let reach = furthest.min(highest);
         chart.draw_series([PathElement::new([(0.0, 0.0), (reach, reach)], GREY.mix(0.6))])?;
         for (index, line) in lines.iter().enumerate() {
-            let colour = COLOURS[[0, 3, 2, 4][index % 4]];
+            let colour = COLOURS[[0, 3, 2, 4, 1][index % 5]];
             let rows: Vec<&&Row> = rows.iter().filter(|row| row.line == *line).collect();
             let points = rows.iter().filter_map(|row| Some((at(row), row.measured?)));
             chart.draw_series(LineSeries::new(points, colour.stroke_width(2)))?;
-            for row in rows {
+            for row in &rows {
                 if let Some(value) = row.measured {
-                    let style = if row.how == How::Wall { colour.filled() } else { colour.stroke_width(2) };
+                    let style = if row.how == How::Cpu { colour.stroke_width(2) } else { colour.filled() };
                     chart.draw_series([Circle::new((at(row), value), 4, style)])?;
                 }
                 if let Some(value) = paper_value(row) {
                     chart.draw_series([Cross::new((at(row), value), 6, colour.stroke_width(3))])?;
                 }
             }
-            keys.push(key(colour, Sign::Filled, &format!("{line}, by the clock")));
-            keys.push(key(colour, Sign::Outline, &format!("{line}, estimated from processor seconds")));
-            keys.push(key(colour, Sign::Cross, &format!("{line}, the paper's")));
+            keys.extend(keys_of_curve(colour, line, &rows));
         }
         Ok(())
     })?;
-    keys.push(key(GREY, Sign::Filled, "as many times as nodes"));
+    keys.push(key(GREY, Sign::Filled, &format!("as many times as {}", table.axis)));
     Ok(Drawn { plots: vec![plot], keys })
+}
+
+fn keys_of_curve(colour: RGBColor, line: &str, rows: &[&&Row]) -> Vec<Key> {
+    if rows.iter().all(|row| row.how == How::Predicted) {
+        return vec![key(colour, Sign::Filled, &format!("{line}, by the model"))];
+    }
+    vec![
+        key(colour, Sign::Filled, &format!("{line}, by the clock")),
+        key(colour, Sign::Outline, &format!("{line}, estimated from processor seconds")),
+        key(colour, Sign::Cross, &format!("{line}, the paper's")),
+    ]
 }
 
 /// An SVG element that names itself for those who cannot see it.

@@ -48,6 +48,10 @@ pub static FFT3D: Program = app!("fft3d");
 pub static FUNCTIONS: Program =
     Program { name: "functions", source: include_str!("functions.c"), has_sequential_form: false };
 
+/// Messages to ports.
+pub static MESSAGES: Program =
+    Program { name: "messages", source: include_str!("messages.c"), has_sequential_form: false };
+
 /// What the programs include.
 const HEADERS: [(&str, &str); 6] = [
     ("common.h", include_str!("../../../../apps/common.h")),

@@ -14,6 +14,9 @@ pub enum How {
     /// knows no waiting for the network.
     #[serde(rename = "cpu")]
     Cpu,
+    /// By a model of the paper's machine.
+    #[serde(rename = "predicted")]
+    Predicted,
     /// Not at all, on this machine.
     #[serde(rename = "not measurable")]
     NotMeasurable,
@@ -40,6 +43,11 @@ impl Measured {
     /// From processor seconds.
     pub fn cpu(value: f64) -> Measured {
         Measured::or_not(value, How::Cpu)
+    }
+
+    /// By a model.
+    pub fn predicted(value: f64) -> Measured {
+        Measured::or_not(value, How::Predicted)
     }
 
     /// Not at all.
@@ -228,7 +236,7 @@ pub fn paper_text(row: &Row) -> String {
 pub fn measured_text(row: &Row) -> String {
     let figure = match (row.measured, row.how) {
         (Some(value), How::Wall) if row.is_disturbed() => format!("{}!", number(value)),
-        (Some(value), How::Wall) => number(value),
+        (Some(value), How::Wall | How::Predicted) => number(value),
         (Some(value), _) => format!("~{}", number(value)),
         (None, _) => "n/m".to_owned(),
     };
@@ -244,6 +252,7 @@ mod tests {
         let text = |measured| measured_text(&Row::at("", "a", "b", None, measured));
         assert_eq!(text(Measured::wall(1.234)), "1.23");
         assert_eq!(text(Measured::cpu(12.34)), "~12.3");
+        assert_eq!(text(Measured::predicted(12.34)), "12.3");
         assert_eq!(text(Measured::none()), "n/m");
         assert_eq!(text(Measured::wall(f64::NAN)), "n/m", "what is no number was not measured");
         assert_eq!(text(Measured::wall(0.0)), "0");

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use hiroba_base::NodeId;
 use hiroba_wire::agent::{
-    Errand, FromAgent, Greeting, NodeEvent, OUTPUT_BYTES_MAX, TO_AGENT_BYTES_MAX, ToAgent,
+    ByteBuf, Errand, FromAgent, Greeting, NodeEvent, OUTPUT_BYTES_MAX, TO_AGENT_BYTES_MAX, ToAgent,
 };
 use hiroba_wire::control::ToLauncher;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -21,6 +21,7 @@ use super::channel::{Channel, Closed};
 use super::endpoints::Endpoints;
 use super::guardian::{self, Front};
 use super::homecoming::Homecoming;
+use super::lacks;
 use super::limits;
 use super::liveness::Looks;
 use super::local::{Happening, LocalNodes, NotRun};
@@ -49,7 +50,7 @@ pub fn serve() -> Result<u8, Failure> {
             system_words(&error)
         ))
     })?;
-    let line = channel.0.try_clone().map_err(|error| spawn::no_descriptor(&error))?;
+    let line = channel.0.try_clone().map_err(|error| lacks::no_descriptor(&error))?;
     guardian::run_guarded(Some(line.as_fd()), |front| match Agent::greet(front, channel) {
         Ok(agent) => agent.run(),
         Err(failure) => {
@@ -327,17 +328,27 @@ impl Agent {
         let (nodes_of_job, threads) = (errand.job.addresses.len() as u16, errand.job.threads_per_node);
         let traces = if errand.traced { errand.nodes.saturating_mul(2) } else { 0 };
         let descriptors = errand.nodes.saturating_add(traces);
-        let limit =
-            limits::prepare_descriptors(descriptors, nodes_of_job, threads, Piped::EACH, errand.job.fabric)?;
-        hiroba_node::preflight(nodes_of_job, errand.job.fault_source, errand.job.write_tracking)
-            .map_err(|error| Failure::new(error.to_string()))?;
+        let limit = limits::prepare_descriptors(
+            descriptors,
+            nodes_of_job,
+            threads,
+            Piped::EACH,
+            errand.job.transport.fabric,
+        )?;
+        hiroba_node::preflight(
+            nodes_of_job,
+            errand.job.coherence.fault_source,
+            errand.job.coherence.write_tracking,
+        )
+        .map_err(|error| Failure::new(error.to_string()))?;
         let dead_after =
             Some(Duration::from_millis(errand.job.dead_after_ms)).filter(|silence| !silence.is_zero());
         self.wakefulness = Wakefulness::ask_for(errand.low_latency);
-        let arguments: Vec<OsString> = errand.arguments.into_iter().map(OsString::from_vec).collect();
+        let text = |bytes: ByteBuf| OsString::from_vec(bytes.into_vec());
+        let arguments: Vec<OsString> = errand.arguments.into_iter().map(text).collect();
         let variables = errand.variables.into_iter();
         let variables: Vec<(OsString, OsString)> =
-            variables.map(|(name, value)| (OsString::from_vec(name), OsString::from_vec(value))).collect();
+            variables.map(|(name, value)| (text(name), text(value))).collect();
         let first = errand.job.node.index();
         let traces = if errand.traced { self.traces.open(first, errand.nodes)? } else { Vec::new() };
         let launch = Launch {
@@ -366,7 +377,7 @@ impl Agent {
         }
         let local =
             LocalNodes::new(self.first, &mut spawned.nodes, spawned.reports, spawned.handover, dead_after)
-                .map_err(|errno| spawn::no_descriptor(&errno.into()))?;
+                .map_err(|errno| lacks::no_descriptor(&errno.into()))?;
         let pids = local.pids().collect();
         self.local = Some(local);
         self.gate = Some(spawned.gate);

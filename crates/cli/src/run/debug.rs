@@ -13,8 +13,8 @@ use hiroba_wire::control::FaultSourceChoice;
 
 use super::preload::PRELOAD_VARIABLE;
 use super::resolve;
-use crate::arguments::RunOptions;
 use crate::failure::Failure;
+use crate::run::options::RunOptions;
 
 /// Names the debugger, perhaps with arguments of its own.
 const DEBUGGER_VARIABLE: &str = "HIROBA_DEBUGGER";

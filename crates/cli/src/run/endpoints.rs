@@ -8,7 +8,7 @@ use std::os::fd::OwnedFd;
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::fs::{MemfdFlags, memfd_create};
 
-use super::spawn::no_descriptor;
+use super::lacks::no_descriptor;
 use crate::failure::{Failure, system_words};
 use hiroba_wire::FabricKind;
 

@@ -100,7 +100,7 @@ fn decode([kind, value]: [u8; 2]) -> End {
 fn fork() -> Result<Option<Pid>, Failure> {
     // SAFETY: there is one thread, so the child is a whole copy of the process and may run any code.
     match unsafe { libc::fork() } {
-        -1 => Err(super::spawn::too_many_processes(&io::Error::last_os_error())),
+        -1 => Err(super::lacks::too_many_processes(&io::Error::last_os_error())),
         0 => Ok(None),
         pid => Ok(Some(Pid::from_raw(pid).expect("fork returns a positive pid"))),
     }

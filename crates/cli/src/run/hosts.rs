@@ -10,8 +10,8 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 
-use crate::arguments::HostsGiven;
 use crate::failure::{Failure, system_words};
+use crate::run::options::HostsGiven;
 
 /// A file of hosts is no longer, in bytes.
 const FILE_BYTES_MAX: usize = 1 << 20;

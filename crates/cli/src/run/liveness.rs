@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use hiroba_wire::control::LOOKS_UNTIL_DEAD;
 
-use crate::arguments::RunOptions;
+use crate::run::options::RunOptions;
 
 /// The silence that is taken for death between processes of one machine.
 const ON_ONE_HOST: Duration = Duration::from_secs(3);

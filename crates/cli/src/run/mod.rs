@@ -10,13 +10,14 @@ pub mod guardian;
 mod handover;
 mod homecoming;
 mod hosts;
+mod lacks;
 pub mod limits;
 mod liveness;
 mod local;
+pub mod options;
 mod output;
 mod preload;
 pub mod processors;
-pub mod progress;
 mod races;
 pub mod remarks;
 mod remote;
@@ -35,9 +36,10 @@ use std::path::PathBuf;
 use hiroba_trace::{RunStatistics, Totals};
 use hiroba_wire::control::FaultSourceChoice;
 
-use crate::arguments::RunOptions;
 use crate::failure::{Failure, STATUS_HIROBA, say};
 use crate::output_file::{OutputFile, Purpose};
+use crate::progress;
+use crate::run::options::RunOptions;
 use crate::statistics_table;
 pub use agent::serve as serve_as_agent;
 use debug::Debugger;
@@ -87,10 +89,10 @@ fn cores() -> u16 {
 ///
 /// A debugger must know which signal stands for a fault, so its job does not choose for itself.
 fn check_nodes_needs(options: &RunOptions, debugging: bool) -> Result<FaultSourceChoice, Failure> {
-    let attempt = |choice| hiroba_node::preflight(options.nodes, choice, options.write_tracking);
-    attempt(options.fault_source).map_err(|error| Failure::new(error.to_string()))?;
-    if !debugging || options.fault_source != FaultSourceChoice::Automatic {
-        return Ok(options.fault_source);
+    let attempt = |choice| hiroba_node::preflight(options.nodes, choice, options.coherence.write_tracking);
+    attempt(options.coherence.fault_source).map_err(|error| Failure::new(error.to_string()))?;
+    if !debugging || options.coherence.fault_source != FaultSourceChoice::Automatic {
+        return Ok(options.coherence.fault_source);
     }
     let choices = [FaultSourceChoice::Event, FaultSourceChoice::Sigbus, FaultSourceChoice::Sigsegv];
     let usable = choices.into_iter().find(|choice| attempt(*choice).is_ok());
@@ -100,9 +102,14 @@ fn check_nodes_needs(options: &RunOptions, debugging: bool) -> Result<FaultSourc
 fn supervise(plan: &Plan, front: Front) -> Result<u8, Failure> {
     let options = plan.options;
     // Looked at before the job starts, so that an hour's run is not lost to a typing error.
-    let file =
-        options.statistics_json.as_deref().map(|path| OutputFile::open(path, STATISTICS)).transpose()?;
-    let trace = options.trace.as_deref().map(|path| TraceDirectory::open(path, options)).transpose()?;
+    let file = options
+        .reports
+        .statistics_json
+        .as_deref()
+        .map(|path| OutputFile::open(path, STATISTICS))
+        .transpose()?;
+    let trace =
+        options.reports.trace.as_deref().map(|path| TraceDirectory::open(path, options)).transpose()?;
     let stopped = match start::start(plan, trace.as_ref(), front) {
         Ok(Started { supervisor, gate, nodes, wakefulness: _awake }) => match supervisor.run(gate) {
             Ok(outcome) => {
@@ -138,15 +145,15 @@ fn conclude(options: &RunOptions, nodes: u16, outcome: &Outcome, file: Option<Ou
         program: options.program.to_string_lossy().into_owned(),
         nodes,
         threads_per_node: options.threads_per_node,
-        protocol: options.protocol.clone(),
-        fabric: options.fabric.name().to_owned(),
-        page_bytes: u32::from(options.page_size),
+        protocol: options.coherence.protocol.clone(),
+        fabric: options.transport.fabric.name().to_owned(),
+        page_bytes: u32::from(options.coherence.page_size),
         wall_s: outcome.wall.as_secs_f64(),
         per_node: outcome.accounts.values().cloned().collect(),
         total: Totals::default(),
     }
     .with_totals();
-    if options.statistics_table {
+    if options.reports.statistics_table {
         if account.per_node.is_empty() {
             let why =
                 if outcome.started { "no node left the job in good order" } else { "no job was started" };

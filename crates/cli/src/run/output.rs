@@ -12,8 +12,8 @@ use std::time::{Duration, Instant};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::fs::{FileType, fstat};
 
-use super::progress;
 use crate::lines::{LINE_BYTES_MAX, Lines};
+use crate::progress;
 
 /// Output that waits for its reader, in bytes; nodes are not read from while there is more.
 const QUEUE_BYTES_MAX: usize = 1 << 20;
@@ -128,8 +128,8 @@ impl Stream {
         Stream { fd, open: true, label, lines, held, latest: Instant::now() }
     }
 
-    /// It has written nothing for a while, and may not go on soon. What waits in its pipe has been written: the
-    /// launcher itself may have had no processor.
+    /// It has written nothing for a while, and may not go on soon. What waits in its pipe has been written:
+    /// the launcher itself may have had no processor.
     fn pauses(&self, now: Instant) -> bool {
         !self.open || (now >= self.latest + PAUSE && !self.has_unread())
     }

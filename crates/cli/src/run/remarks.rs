@@ -2,8 +2,8 @@
 
 use std::process::Command;
 
-use crate::arguments::RunOptions;
 use crate::failure::say;
+use crate::run::options::RunOptions;
 
 /// Slurm's words for the number of hosts of an allocation, the newer one first.
 const ALLOCATED_HOSTS: [&str; 2] = ["SLURM_JOB_NUM_NODES", "SLURM_NNODES"];

@@ -14,8 +14,8 @@ use rustix::process::{Pid, PidfdFlags, Signal, WaitOptions, WaitStatus, pidfd_op
 
 use super::channel::{Channel, Closed};
 use super::hosts::PlacedHost;
+use super::lacks::no_descriptor;
 use super::signals::{self, Inherited};
-use super::spawn::no_descriptor;
 use super::status::End;
 use crate::failure::{Failure, system_words};
 

@@ -148,7 +148,7 @@ pub fn refused(program: &OsStr, path: &Path, error: &io::Error) -> Failure {
         }
         Some(libc::ENOENT) => return Failure::not_found(format!("program '{name}' was not found")),
         Some(libc::E2BIG) => "its arguments and the environment are too long together".to_owned(),
-        Some(libc::EAGAIN) => return super::spawn::too_many_processes(error),
+        Some(libc::EAGAIN) => return super::lacks::too_many_processes(error),
         _ => system_words(error),
     };
     Failure::not_executable(format!("program '{name}' cannot be executed: {why}"))

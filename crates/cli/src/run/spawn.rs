@@ -23,14 +23,15 @@ use super::debug::Debugger;
 use super::endpoints::Endpoints;
 use super::guardian;
 use super::handover::Handover;
+use super::lacks::{no_descriptor, too_many_processes};
 use super::limits::NodeLimit;
 use super::liveness;
 use super::output::{OutputPipe, Piped, Sink};
 use super::preload::{self, PRELOAD_VARIABLE};
 use super::processors;
 use super::signals::{self, Inherited};
-use crate::arguments::RunOptions;
 use crate::failure::{Failure, STATUS_HIROBA, system_words};
+use crate::run::options::RunOptions;
 
 /// Tells a wrapper script which node it is.
 const NODE_VARIABLE: &str = "HIROBA_NODE";
@@ -119,23 +120,6 @@ impl ExecReport {
     }
 }
 
-/// The sentence for a fork that failed.
-pub fn too_many_processes(error: &io::Error) -> Failure {
-    Failure::new(format!(
-        "cannot start another process ({}); use fewer nodes (-n), or raise the limit on processes ('ulimit -u', or \
-         the container's)",
-        system_words(error)
-    ))
-}
-
-/// The sentence for a descriptor that could not be had.
-pub fn no_descriptor(error: &io::Error) -> Failure {
-    Failure::new(format!(
-        "cannot open another file or socket ({}); use fewer nodes (-n), or raise 'ulimit -n'",
-        system_words(error)
-    ))
-}
-
 /// Starts all nodes of this machine, up to the gate. There is a trace for each, when the run is traced.
 pub fn spawn(launch: &Launch, endpoints: Endpoints, traces: Vec<OwnedFd>) -> Result<Job, Failure> {
     let pipe = || pipe_with(PipeFlags::CLOEXEC).map_err(|error| no_descriptor(&error.into()));
@@ -217,16 +201,8 @@ pub fn describe_job(
         dead_after_ms: liveness::in_milliseconds(dead_after),
         addresses,
         threads_per_node: options.threads_per_node,
-        protocol: options.protocol.clone(),
-        home_migration: options.home_migration.clone(),
-        prefetch: options.prefetch,
-        fabric: options.fabric,
-        page_size: options.page_size,
-        fault_source: options.fault_source,
-        write_tracking: options.write_tracking,
-        races: options.races,
-        inject: options.inject,
-        without_seal: options.without_seal,
+        coherence: options.coherence.clone(),
+        transport: options.transport,
     })
 }
 
@@ -346,7 +322,8 @@ impl Program {
             .map(|(name, value)| variable(name, &value))
             .chain(defaults);
         let debugged = launch.debugger.map(|debugger| {
-            let command = debugger.command(path, arguments, launch.job.fault_source, preload.as_deref());
+            let command =
+                debugger.command(path, arguments, launch.job.coherence.fault_source, preload.as_deref());
             (debugger.node, CommandLine::new(debugger.path(), command.iter()), debugger.preloads())
         });
         Program {

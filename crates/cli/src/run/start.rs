@@ -11,7 +11,7 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use hiroba_base::NodeId;
-use hiroba_wire::agent::{Errand, ToAgent};
+use hiroba_wire::agent::{ByteBuf, Errand, ToAgent};
 use hiroba_wire::control::{FaultSourceChoice, JobDescription};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
@@ -30,8 +30,8 @@ use super::spawn::{self, Launch};
 use super::status::killed_status;
 use super::supervise::{Elsewhere, Stop, Supervisor, Watched};
 use super::trace_directory::TraceDirectory;
-use crate::arguments::RunOptions;
 use crate::failure::{Failure, say};
+use crate::run::options::RunOptions;
 use crate::silence::Silence;
 
 /// How long a host may take to greet: longer than ssh tries to connect.
@@ -70,23 +70,23 @@ pub fn start(plan: &Plan, trace: Option<&TraceDirectory>, front: Front) -> Resul
     let mut remote = Remote { front: &front, arrivals: &arrivals, hosts: Vec::new() };
     let options = &remote.reach(plan)?;
     let share = Share::of(plan, options, &remote)?;
-    if plan.hosts.len() > 1 && !options.fabric.crosses_hosts() {
+    if plan.hosts.len() > 1 && !options.transport.fabric.crosses_hosts() {
         return Err(Failure::new(format!(
             "the fabric {} joins processes of one machine alone; use --fabric udp or tcp with --hosts",
-            options.fabric.name()
+            options.transport.fabric.name()
         ))
         .into());
     }
     check_debugged(plan, &share)?;
     let ground = Ground::prepare(plan, options, &share)?;
     remote.bind(plan, options, &share)?;
-    let endpoints = Endpoints::open(options.fabric, share.address, share.nodes_here)?;
+    let endpoints = Endpoints::open(options.transport.fabric, share.address, share.nodes_here)?;
     let traces = trace.map(|trace| trace.open_files(share.first_here, share.nodes_here)).transpose()?;
     let addresses = remote.all_addresses(plan, &endpoints);
     let dead_after = liveness::dead_after(options, plan.hosts.len() > 1);
     let mut job = spawn::describe_job(options, share.host_of_each(), addresses, dead_after)?;
     remote.prepare(options, &job)?;
-    (job.node, job.fault_source) = (NodeId(share.first_here as u16), ground.fault_source);
+    (job.node, job.coherence.fault_source) = (NodeId(share.first_here as u16), ground.fault_source);
     let wakefulness = Wakefulness::ask_for(options.low_latency);
     let silence = Cell::new(Silence::begin());
     let started = |nodes: usize| {
@@ -122,11 +122,11 @@ pub fn start(plan: &Plan, trace: Option<&TraceDirectory>, front: Front) -> Resul
         }
     }
     let watched = Watched {
-        races: options.races,
+        races: options.coherence.races,
         debugging: plan.debugger.is_some(),
         dead_after,
-        label: options.label,
-        progress: options.progress,
+        label: options.reports.label,
+        progress: options.reports.progress,
         silence: silence.get(),
     };
     let shares = Elsewhere { hosts, traces };
@@ -203,15 +203,15 @@ impl Ground {
     fn prepare(plan: &Plan, options: &RunOptions, share: &Share) -> Result<Ground, Failure> {
         limits::check_working_directory()?;
         let channels = plan.hosts.len() as u16;
-        let traces = if options.trace.is_some() { share.nodes_here } else { 0 };
+        let traces = if options.reports.trace.is_some() { share.nodes_here } else { 0 };
         let descriptors = share.nodes_here.saturating_add(channels).saturating_add(traces);
         let prepare = |piped| {
             let (nodes, threads) = (options.nodes, options.threads_per_node);
-            limits::prepare_descriptors(descriptors, nodes, threads, piped, options.fabric)
+            limits::prepare_descriptors(descriptors, nodes, threads, piped, options.transport.fabric)
         };
         let mut piped = piped_output(options, plan.debugger.is_some());
         let mut limit = prepare(piped);
-        if limit.is_err() && !options.label && piped != Piped::NONE {
+        if limit.is_err() && !options.reports.label && piped != Piped::NONE {
             piped = Piped::NONE;
             limit = prepare(piped);
             if limit.is_ok() {
@@ -225,7 +225,7 @@ impl Ground {
         if share.nodes_here == 0 {
             // Each host looks for the program itself.
             let path = PathBuf::from(&options.program);
-            return Ok(Ground { path, limit, piped, fault_source: options.fault_source });
+            return Ok(Ground { path, limit, piped, fault_source: options.coherence.fault_source });
         }
         let path = resolve::resolve(&options.program)?;
         limits::check_memory_files()?;
@@ -237,7 +237,7 @@ impl Ground {
 /// What of that which the nodes write this process must put together to whole lines.
 fn piped_output(options: &RunOptions, debugging: bool) -> Piped {
     match options.nodes {
-        _ if options.label => Piped::EACH,
+        _ if options.reports.label => Piped::EACH,
         // It writes alone, or the debugger needs the terminal.
         1 => Piped::NONE,
         _ if debugging => Piped::NONE,
@@ -284,7 +284,7 @@ impl Remote<'_> {
         for (host, (place, placed)) in self.hosts.iter_mut().zip(elsewhere) {
             (host.first, host.nodes) = (first_of(&share.nodes, place), usize::from(share.nodes[place]));
             host.send(&ToAgent::Bind {
-                fabric: options.fabric,
+                fabric: options.transport.fabric,
                 address: placed.address,
                 nodes: share.nodes[place],
             });
@@ -319,12 +319,12 @@ impl Remote<'_> {
                 job,
                 nodes: host.nodes as u16,
                 program: bytes_of(&options.program),
-                arguments: options.arguments.iter().map(|argument| bytes_of(argument)).collect(),
+                arguments: options.arguments.iter().map(|argument| bytes_of(argument).into()).collect(),
                 variables: variables.clone(),
                 directory: bytes_of(directory.as_os_str()),
                 bind: options.bind,
                 low_latency: options.low_latency,
-                traced: options.trace.is_some(),
+                traced: options.reports.trace.is_some(),
             };
             host.send_secret(&ToAgent::Prepare(Box::new(errand)));
         }
@@ -408,12 +408,12 @@ fn bytes_of(text: &OsStr) -> Vec<u8> {
 }
 
 /// What the environment of nodes on other hosts has beside that of a login there.
-fn passed_variables(options: &RunOptions) -> Vec<(Vec<u8>, Vec<u8>)> {
+fn passed_variables(options: &RunOptions) -> Vec<(ByteBuf, ByteBuf)> {
     let passes = |name: &OsString| {
         PASSED_PREFIXES.iter().any(|prefix| name.as_bytes().starts_with(prefix)) && name != AGENT_VARIABLE
     };
     let own = std::env::vars_os().filter(|(name, _)| passes(name));
     own.chain(options.variables.iter().cloned())
-        .map(|(name, value)| (bytes_of(&name), bytes_of(&value)))
+        .map(|(name, value)| (bytes_of(&name).into(), bytes_of(&value).into()))
         .collect()
 }

@@ -13,8 +13,8 @@ use hiroba_trace::{FORMAT_VERSION, Job, create, node_file_name};
 use rustix::fs::{AtFlags, CWD, Dir, Mode, OFlags, fstat, mkdirat, openat, unlinkat};
 use rustix::io::Errno;
 
-use crate::arguments::RunOptions;
 use crate::failure::{Failure, system_words};
+use crate::run::options::RunOptions;
 
 /// Where the trace of the run that is about to begin goes.
 #[derive(Debug)]
@@ -46,9 +46,9 @@ impl TraceDirectory {
             arguments: options.arguments.iter().map(|word| word.to_string_lossy().into_owned()).collect(),
             nodes: options.nodes,
             threads_per_node: options.threads_per_node,
-            protocol: options.protocol.clone(),
-            fabric: options.fabric.name().to_owned(),
-            page_bytes: u32::from(options.page_size),
+            protocol: options.coherence.protocol.clone(),
+            fabric: options.transport.fabric.name().to_owned(),
+            page_bytes: u32::from(options.coherence.page_size),
             exit_status: None,
         };
         let directory = TraceDirectory { path: path.to_owned(), directory, job, created };

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::io::{self, Write};
 
 use hiroba_base::{Access, NodeId};
-use hiroba_trace::{Activity, Event, Header, Record, ThreadNumber, Trace, TraceError};
+use hiroba_trace::{Activity, Event, Header, MessageKind, Record, ThreadNumber, Trace, TraceError};
 use serde::Serialize;
 use serde_json::{Value, json};
 
@@ -55,6 +55,15 @@ impl TraceEvent<'_> {
 
 /// Messages by sender and receiver.
 type Messages = BTreeMap<(NodeId, NodeId), u64>;
+
+/// A message, by which it is told from all others of a trace.
+struct NumberedMessage {
+    from: NodeId,
+    to: NodeId,
+    /// How many went from there to there before it.
+    number: u64,
+    kind: MessageKind,
+}
 
 /// Writes the whole trace. The outer failure is the trace's, the inner one the file's.
 pub fn write(trace: &Trace, to: &mut impl Write) -> Result<io::Result<()>, Failure> {
@@ -229,39 +238,38 @@ impl<'a, 'b, W: Write> Page<'a, 'b, W> {
             }
             Event::Sent { to, kind, bytes } => {
                 self.introduce_thread(*thread);
-                let name = self.header.name_of(*kind).to_owned();
-                let count = count(&mut self.sent, *to);
-                self.flow(("s", None), (self.node, *to), count, *thread, *at_ns, &name);
+                let number = count(&mut self.sent, *to);
+                let message = NumberedMessage { from: self.node, to: *to, number, kind: *kind };
+                self.flow(record, ("s", None), &message);
                 self.bytes_sent += u64::from(*bytes);
                 self.counter(*at_ns);
             }
             Event::Received { from, kind, .. } => {
                 self.introduce_thread(*thread);
-                let name = self.header.name_of(*kind).to_owned();
-                let count = count(&mut self.received, *from);
-                self.flow(("f", Some("e")), (*from, self.node), count, *thread, *at_ns, &name);
+                let number = count(&mut self.received, *from);
+                let message = NumberedMessage { from: *from, to: self.node, number, kind: *kind };
+                self.flow(record, ("f", Some("e")), &message);
             }
             _ => {}
         }
     }
 
+    /// One end of a message's flow, at its record.
     fn flow(
         &mut self,
+        record: &Record,
         (ph, bp): (&'static str, Option<&'static str>),
-        (from, to): (NodeId, NodeId),
-        count: u64,
-        thread: ThreadNumber,
-        at_ns: u64,
-        name: &str,
+        message: &NumberedMessage,
     ) {
-        if count >= self.flows.get(&(from, to)).copied().unwrap_or(0) {
+        let NumberedMessage { from, to, number, kind } = *message;
+        if number >= self.flows.get(&(from, to)).copied().unwrap_or(0) {
             return;
         }
-        let id = Some(format!("{from}-{to}-{count}"));
-        let (pid, tid, ts) = (self.node.0, tid(thread), self.time(at_ns));
+        let id = Some(format!("{from}-{to}-{number}"));
+        let (pid, tid, ts) = (self.node.0, tid(record.thread), self.time(record.at_ns));
         self.output.event(&TraceEvent {
             ph,
-            name,
+            name: self.header.name_of(kind),
             cat: "message",
             pid,
             tid,

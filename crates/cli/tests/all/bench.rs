@@ -39,8 +39,11 @@ fn rows_have_the_contracts_fields() {
         }
     }
     let named = |name: &str| rows.iter().filter(|row| row["name"] == name).count();
-    assert_eq!((named("barrier"), named("fetch and add"), named("read fault, page fetched")), (2, 2, 2));
-    assert_eq!(named("raw, sealed as the fabric does"), 2, "the home idle and computing");
+    assert_eq!((named("barrier"), named("fetch and add"), named("read fault, page fetched")), (2, 2, 3));
+    let seal = rows.iter().find(|row| row["name"] == "raw exchange, sealed as the fabric does").unwrap();
+    let fetch =
+        rows.iter().find(|row| row["state"].as_str().unwrap().contains("fresh frame, home idle")).unwrap();
+    assert_eq!(seal["p50_us"], fetch["raw_us"], "a fetch is held against the exchange sealed alike");
 }
 
 #[test]
@@ -74,6 +77,42 @@ fn rows_come_as_they_are_measured() {
 }
 
 #[test]
+fn markdown_has_a_table_for_each_kind_of_figure() {
+    let called = call(&["bench", "--quick", "--markdown", "--fabric", "shm", "barrier", "stream"]);
+    assert_eq!(called.status, 0, "{called:?}");
+    let heading = called.stdout.lines().next().unwrap();
+    for part in ["cores, Linux ", "2 nodes over shm, fault source ", ", write tracking "] {
+        assert!(heading.contains(part), "{heading}");
+    }
+    let heads: Vec<&str> = called.stdout.lines().filter(|line| line.starts_with("| what |")).collect();
+    assert_eq!(heads.len(), 2, "{called:?}");
+    assert!(heads[0].contains("| p50 µs |") && heads[1].contains("| GB/s |"), "{heads:?}");
+    for table in called.stdout.split("\n\n").filter(|part| part.starts_with('|')) {
+        let columns: Vec<usize> = table.lines().map(|line| line.matches('|').count()).collect();
+        assert!(columns.iter().all(|count| *count == columns[0]), "{table}");
+    }
+}
+
+#[test]
+fn a_c_program_measures_what_the_nodes_do() {
+    let rows = rows(&["program"]);
+    let named = |word: &str| rows.iter().filter(|row| row["name"].as_str().unwrap().contains(word)).count();
+    assert_eq!((named("barrier"), named("page fetched"), named("lock")), (1, 1, 1), "{rows:?}");
+    assert!(rows.iter().all(|row| row["p50_us"].as_f64().is_some_and(|us| us > 0.0)), "{rows:?}");
+    assert!(rows.iter().all(|row| row["repetitions"] == 500 && row["core_share"].is_f64()), "{rows:?}");
+}
+
+#[test]
+fn without_a_compiler_the_c_program_is_left_out() {
+    let called =
+        finish(start(hiroba(&["bench", "--quick", "program"]).env("HIROBA_CC", "/no/such/compiler")));
+    assert_eq!(called.status, 0, "{called:?}");
+    assert!(called.stdout.contains("a C program is left out"), "{called:?}");
+    let called = call(&["bench", "--quick", "--without-seal", "program"]);
+    assert!(called.status == 0 && called.stdout.contains("programs' messages bear seals"), "{called:?}");
+}
+
+#[test]
 fn any_number_of_nodes_takes_part() {
     let rows = rows(&["-n", "4", "lock", "barrier"]);
     assert!(rows.iter().any(|row| row["state"] == "4 nodes, nothing written"), "{rows:?}");
@@ -82,8 +121,12 @@ fn any_number_of_nodes_takes_part() {
 #[test]
 fn one_node_and_the_comparison_of_pages_need_no_job_of_several() {
     let rows = rows(&["compute", "diff"]);
-    assert!(rows.iter().all(|row| row["ratio"].as_f64().is_some_and(|ratio| ratio > 0.0)), "{rows:?}");
-    assert_eq!(rows.len(), 4, "{rows:?}");
+    let (compared, alone): (Vec<_>, Vec<_>) =
+        rows.iter().partition(|row| row["ratio"].as_f64().is_some_and(|ratio| ratio > 0.0));
+    assert_eq!(compared.len(), 4, "{rows:?}");
+    // The way of a diff has no plain counterpart: five patterns, each in two parts and as a whole.
+    assert_eq!(alone.len(), 15, "{rows:?}");
+    assert!(alone.iter().all(|row| row["p50_us"].as_f64().is_some_and(|us| us > 0.0)), "{rows:?}");
 }
 
 #[test]

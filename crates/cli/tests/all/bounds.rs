@@ -1,4 +1,5 @@
-//! The tables of bounds and deadlines in `docs/SECURITY.md` say what the code does: each names its constant and its test.
+//! The tables of bounds and deadlines in `docs/SECURITY.md` say what the code does: each names its constant
+//! and its test.
 
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -3,7 +3,8 @@
 use std::path::Path;
 
 use hiroba_base::NodeId;
-use hiroba_check::cluster::{Cluster, Options, hlrc};
+use hiroba_check::cluster::{Cluster, Options};
+use hiroba_check::engines::hlrc;
 use hiroba_check::mutant::Mutant;
 use hiroba_check::page_axioms::{Rules, judge};
 use hiroba_check::random_program::{Shape, generate};

@@ -123,6 +123,7 @@ fn long_lines_of_several_nodes_are_not_mixed() {
 fn a_slow_reader_gets_whole_lines() {
     let (_directory, program) = compile();
     let child = start(&mut hiroba(&["run", "-n", "3", &program, "long"]));
+    // It is time that must pass: no event tells that a reader has been slow for long enough.
     std::thread::sleep(std::time::Duration::from_secs(1));
     has_whole_long_lines(&finish(child));
 }

@@ -126,7 +126,8 @@ threading.Thread(target=copy, args=(0, agent.stdin.fileno(), 0), daemon=True).st
 copy(agent.stdout.fileno(), 1, 0.7)
 ' "$@""#;
 
-/// The launcher's own nodes: children of the process that its guardian started, that are not other programs yet.
+/// The launcher's own nodes: children of the process that its guardian started, that are not other programs
+/// yet.
 fn nodes_before_exec(mark: &str) -> Vec<i32> {
     let stat = |pid: i32| fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
     let name = |pid: i32| fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();

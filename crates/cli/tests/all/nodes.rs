@@ -99,8 +99,11 @@ fn act(channel: BorrowedFd, job: &JobDescription, word: &str) {
         "ignore" => _ = unsafe { libc::signal(value.parse().unwrap(), libc::SIG_IGN) },
         "check-job" => check_job(job),
         "check-options" => {
-            assert_eq!((job.threads_per_node, job.page_size.bytes()), (3, 64 << 10));
-            assert_eq!((job.write_tracking, job.races), (WriteTrackingChoice::Fault, true));
+            assert_eq!((job.threads_per_node, job.coherence.page_size.bytes()), (3, 64 << 10));
+            assert_eq!(
+                (job.coherence.write_tracking, job.coherence.races),
+                (WriteTrackingChoice::Fault, true)
+            );
         }
         other => panic!("no action {other}"),
     }
@@ -141,7 +144,10 @@ fn race(channel: BorrowedFd, address: u64) {
 fn check_job(job: &JobDescription) {
     assert_eq!(job.addresses.len().to_string(), std::env::var("HIROBA_NODES").unwrap());
     assert_eq!(job.node.to_string(), std::env::var("HIROBA_NODE").unwrap());
-    assert_eq!((job.protocol.as_str(), job.fabric.name(), job.threads_per_node), ("hlrc", "udp", 1));
+    assert_eq!(
+        (job.coherence.protocol.as_str(), job.transport.fabric.name(), job.threads_per_node),
+        ("hlrc", "udp", 1)
+    );
     assert_eq!(job.descriptors, Descriptors { socket: true, trace: false, shared_by: 0 });
 }
 

@@ -138,7 +138,7 @@ pub(crate) struct Way {
 }
 
 impl Way {
-    fn options(&self) -> [&'static str; 4] {
+    pub fn options(&self) -> [&'static str; 4] {
         ["--fault-source", self.source, "--write-tracking", self.tracking]
     }
 
@@ -513,7 +513,7 @@ fn a_program_alone_is_a_job_of_one_node() {
 
 #[test]
 fn every_header_compiles_as_c99_and_cxx_without_a_warning() {
-    for header in ["hiroba.h", "sms.h", "tsm.h"] {
+    for header in ["hiroba.h", "hiroba_port.h", "sms.h", "tsm.h"] {
         for (compiler, standard, suffix) in [("cc", "-std=c99", "c"), ("cxx", "-std=c++11", "cpp")] {
             let source = workshop().join(format!("{header}.{}.{suffix}", unique()));
             std::fs::write(&source, format!("#include <{header}>\nint main(void) {{ return 0; }}\n"))
@@ -559,7 +559,7 @@ fn nbody_gives_the_same_energies_on_any_number_of_nodes() {
     }
 }
 
-fn statistics(nodes: u16, options: &[&str], program: &Path, arguments: &[&str]) -> RunStatistics {
+pub fn statistics(nodes: u16, options: &[&str], program: &Path, arguments: &[&str]) -> RunStatistics {
     let file = workshop().join(format!("statistics.{}.json", unique()));
     let option = format!("--stats=json:{}", file.display());
     run(nodes, &[&[option.as_str()], options].concat(), program, arguments);

@@ -33,9 +33,19 @@ fn tables(paper: &str) -> Vec<Value> {
     let called = finish(start(&mut reproduce(temporary.path(), &[&[paper, "--tiny"], &files[..]].concat())));
     assert_eq!(called.status, 0, "{called:?}");
     assert!(is_empty(temporary.path()));
-    assert!(called.stderr.contains("hiroba: run 1 of "), "it tells how far it is: {}", called.stderr);
-    let first =
-        if paper == "000" { "hiroba: datagrams to and fro\n" } else { "hiroba: compiling functions\n" };
+    let is_run = paper != "002";
+    assert_eq!(
+        called.stderr.contains("hiroba: run 1 of "),
+        is_run,
+        "it tells how far it is: {}",
+        called.stderr
+    );
+    let (first, plots) = match paper {
+        "000" => ("hiroba: datagrams to and fro\n", 4),
+        "001" => ("hiroba: compiling functions\n", 4),
+        "002" => ("hiroba: the model: normal and shared\n", 2),
+        _ => ("hiroba: compiling messages\n", 0),
+    };
     assert!(called.stderr.starts_with(first), "and what it does, at once: {}", called.stderr);
     let wide = called.stdout.lines().find(|line| line.chars().count() > 80);
     assert_eq!(wide, None, "{}", called.stdout);
@@ -52,7 +62,7 @@ fn tables(paper: &str) -> Vec<Value> {
         assert!(in_one_line(&called.stdout).contains(title) && page.contains(title), "{title}");
         check_rows(id, table["rows"].as_array().expect("rows"));
     }
-    assert!(page.matches("<svg ").count() >= 4, "it has plots");
+    assert!(page.matches("<svg ").count() >= plots, "it has plots");
     for fetched in ["src=", "href=", "url(", "@import", "<script"] {
         assert!(!page.contains(fetched), "the page needs something else: {fetched}");
     }
@@ -114,6 +124,32 @@ fn two_fabrics_stand_beside_the_paper() {
 }
 
 #[test]
+fn a_modelled_machine_stands_beside_the_paper() {
+    let tables = tables("002");
+    let times = rows_of(&tables, "figure 1");
+    // Normal, shared, and two policies with four page sizes; two parts of each and their sum.
+    assert_eq!(times.len(), (2 + 2 * 4) * 3);
+    assert_eq!(rows_of(&tables, "figure 2").len(), 4 * 4);
+    let best = &rows_of(&tables, "text, figure 1")[0];
+    assert_eq!(best["paper"], 1.37);
+    let all = tables.iter().flat_map(|table| table["rows"].as_array().expect("rows"));
+    assert!(all.clone().count() > 50 && all.into_iter().all(|row| row["how"] == "predicted"));
+}
+
+#[test]
+fn messages_by_size_and_by_pages_stand_beside_the_paper() {
+    let tables = tables("004");
+    for (id, rows) in [("figure 5", 9 * 4), ("figure 7", 32 * 3)] {
+        let figures = rows_of(&tables, id);
+        assert_eq!(figures.len(), rows, "{id}");
+        assert!(
+            figures.iter().all(|row| row["measured"].as_f64().is_some_and(|figure| figure > 0.0)),
+            "{figures:?}"
+        );
+    }
+}
+
+#[test]
 fn a_terminal_shows_remarks_once_and_of_the_bar_nothing_in_the_end() {
     let directory = tempfile::tempdir().unwrap();
     let mut command = shell("exec $H reproduce 000 --tiny 2>/dev/tty");
@@ -141,7 +177,7 @@ fn a_terminal_shows_remarks_once_and_of_the_bar_nothing_in_the_end() {
 fn what_makes_no_sense_is_refused_before_any_work() {
     let directory = tempfile::tempdir().unwrap();
     for (arguments, phrase) in [
-        (&["005"][..], "there is no paper '005'; use 000 or 001"),
+        (&["005"][..], "there is no paper '005'; use 000, 001, 002 or 004"),
         (&[], "expected a paper"),
         (&["000", "--json", "/no/such/directory/a.json"], "name another file after --json"),
         (&["001", "--html", "/no/such/directory/a.html"], "name another file after --html"),
@@ -155,7 +191,7 @@ fn what_makes_no_sense_is_refused_before_any_work() {
     let both = file.to_str().unwrap();
     call(&["reproduce", "000", "--json", both, "--html", both]).says(2, "expected two files");
     assert!(!file.exists());
-    call(&["reproduce", "003"]).says(125, "paper 003 is not available yet; use 000 or 001");
+    call(&["reproduce", "003"]).says(125, "paper 003 is not available yet; use 000, 001, 002 or 004");
 }
 
 #[test]

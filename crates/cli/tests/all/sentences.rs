@@ -42,6 +42,15 @@ fn arguments_that_make_no_sense() {
         ("run --inject drop=0.1 true", "got 'drop=0.1'"),
         ("run --fabric tcp --inject loss=0.1 true", "none with --fabric tcp; use --fabric udp"),
         ("run --label=yes true", "'yes'"),
+        ("run -n 1 --memory-limit 1G true", "this job has one node; use -n 2"),
+        ("run --memory-limit 1Q true", "such as 512M or 4G after --memory-limit, got '1Q'"),
+        ("run --memory-limit -1 true", "after --memory-limit, got '-1'"),
+        ("run --memory-limit 64K true", "expected 256 pages (1024K) or more after --memory-limit, got '64K'"),
+        ("run --memory-limit 1M --page-size 64K true", "(16384K) or more"),
+        ("run --memory-limit 1G --protocol sc true", "under --protocol hlrc"),
+        ("run --memory-limit 1G --home-migration faults true", "homes that stay"),
+        ("run --memory-limit 1G --races true", "leave --memory-limit out, or --races"),
+        ("run --replacement lfu true", "lirs, s3-fifo, sieve), got 'lfu', after --replacement"),
         ("runn true", "did you mean 'run'?"),
         ("./program", "write 'hiroba run ./program'"),
         ("demo -n 0", "got '0'"),
@@ -60,16 +69,13 @@ fn arguments_that_make_no_sense() {
 fn what_the_contract_names_and_this_version_lacks() {
     for line in [
         "run --fabric ucx true",
-        "run --memory-limit 1G true",
         "run --swap /tmp true",
-        "run --replacement clock true",
         "run --slow 1=2 true",
         "run --virtual a.toml true",
-        "bench ports",
         "analyze dir --html a",
         "calibrate -o a",
         "top",
-        "reproduce 002 --quick",
+        "reproduce 003 --quick",
     ] {
         call(&line.split_whitespace().collect::<Vec<_>>()).says(125, "is not available yet");
     }

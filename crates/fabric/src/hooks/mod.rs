@@ -10,6 +10,7 @@
 //! share by their own means. To add one, implement either half, or both, and name it where a fabric is opened
 //! ([`UdpFabric::with_hooks`](crate::UdpFabric::with_hooks)). A hook that traces stands first, where datagrams are readable.
 
+pub mod inject;
 mod replay;
 pub mod sealing;
 
@@ -17,8 +18,8 @@ use core::ops::Range;
 
 use hiroba_base::NodeId;
 
-use crate::inject::FaultInjector;
 use crate::traits::FabricConfig;
+use inject::FaultInjector;
 use sealing::Sealing;
 
 /// A hook's view of the datagrams that leave.

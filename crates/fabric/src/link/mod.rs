@@ -55,14 +55,11 @@ use hiroba_base::{Instant, NodeId};
 
 use header::{FRAME_HEADER_BYTES, Header};
 pub use header::{HEADER_BYTES, Rejected};
-use pool::BufferPool;
+use pool::Buffers;
 use receiver::{Accepted, REORDER_DATAGRAMS_MAX, Receiver};
 use sender::{Sender, SenderLimits};
 
 use crate::unsent::Unsent;
-
-/// The longest message, in bytes.
-pub const MESSAGE_BYTES_MAX: usize = 1 << 30;
 
 /// The shortest longest-datagram that a link works with, in bytes.
 pub const DATAGRAM_BYTES_MIN: usize = 128;
@@ -186,8 +183,7 @@ pub struct LinkSet {
     inbox: VecDeque<(NodeId, Vec<u8>)>,
     /// Buffers of datagrams, and of messages that were given back; apart, lest a small message that a
     /// caller keeps pin a large buffer.
-    datagram_buffers: BufferPool,
-    message_buffers: BufferPool,
+    buffers: Buffers,
     acknowledgement: [u8; HEADER_BYTES],
     backlog_bytes: usize,
     statistics: LinkStatistics,
@@ -214,8 +210,7 @@ impl LinkSet {
             ready: VecDeque::new(),
             timers: BinaryHeap::new(),
             inbox: VecDeque::new(),
-            datagram_buffers: BufferPool::default(),
-            message_buffers: BufferPool::default(),
+            buffers: Buffers::default(),
             acknowledgement: [0; HEADER_BYTES],
             backlog_bytes: 0,
             statistics: LinkStatistics::default(),
@@ -242,7 +237,7 @@ impl LinkSet {
     ///
     /// # Panics
     ///
-    /// When `to` is this node or none of the job, or the message is longer than [`MESSAGE_BYTES_MAX`].
+    /// When `to` is this node or none of the job, or the message is longer than [`MESSAGE_BYTES_MAX`](crate::MESSAGE_BYTES_MAX).
     pub fn send(&mut self, to: NodeId, parts: &[&[u8]]) {
         let mut message = Unsent::new(parts);
         while self.queue(to, &mut message, usize::MAX) {}
@@ -258,7 +253,7 @@ impl LinkSet {
         assert!(to != self.local, "expected a peer to send to, got the node itself");
         self.link(to);
         self.statistics.messages_sent += u64::from(message.is_whole());
-        let buffers = &mut self.datagram_buffers;
+        let buffers = &mut self.buffers.datagrams;
         if let Some(link) = &mut self.peers[to.index()].1 {
             let mut queued = link.sender.queue(message, buffers);
             while message.rest() > 0 && queued < bytes {
@@ -297,17 +292,21 @@ impl LinkSet {
         if header.data {
             link.receiver.check_sequence(header.sequence)?;
         }
-        let LinkSet { peers, inbox, datagram_buffers, message_buffers, statistics, .. } = self;
+        let LinkSet { peers, inbox, buffers, statistics, .. } = self;
         let Some(link) = &mut peers[source.index()].1 else { return Ok(()) };
-        link.sender.handle_acknowledgement(header.acknowledged, header.selective, now, datagram_buffers);
+        link.sender.handle_acknowledgement(
+            header.acknowledged,
+            header.selective,
+            now,
+            &mut buffers.datagrams,
+        );
         if header.data {
             let mut deliver = |message: Vec<u8>| {
                 statistics.messages_received += 1;
                 inbox.push_back((source, message));
             };
             let receiver = &mut link.receiver;
-            let accepted =
-                receiver.handle_data(&header, payload, now, datagram_buffers, &mut deliver, message_buffers);
+            let accepted = receiver.handle_data(&header, payload, now, buffers, &mut deliver);
             if accepted == Accepted::Duplicate {
                 statistics.duplicates += 1;
             }
@@ -413,7 +412,7 @@ impl LinkSet {
 
     /// Takes back the buffer of a message that is done with, to spare the allocator.
     pub fn recycle(&mut self, message: Vec<u8>) {
-        self.message_buffers.give(message);
+        self.buffers.messages.give(message);
     }
 
     /// When [`handle_timeout`](LinkSet::handle_timeout) is to be called; may be earlier than needed.
@@ -505,7 +504,7 @@ impl LinkSet {
             messages_waiting: self.inbox.len(),
             timers: self.timers.len(),
             peers_ready: self.ready.len(),
-            buffers: self.datagram_buffers.len() + self.message_buffers.len(),
+            buffers: self.buffers.datagrams.len() + self.buffers.messages.len(),
             ..QueueSizes::default()
         };
         for link in self.peers.iter().filter_map(|peer| peer.1.as_ref()) {

@@ -46,6 +46,15 @@ pub struct BufferPool {
     large: Vec<Vec<u8>>,
 }
 
+/// The buffers of a link set, by what they hold.
+#[derive(Debug, Default)]
+pub struct Buffers {
+    /// Datagrams that wait: for their acknowledgement, or for those before them.
+    pub datagrams: BufferPool,
+    /// Messages as they are put together.
+    pub messages: BufferPool,
+}
+
 impl BufferPool {
     /// An empty buffer with room for `bytes`.
     pub fn take(&mut self, bytes: usize) -> Vec<u8> {

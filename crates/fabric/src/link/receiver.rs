@@ -5,9 +5,9 @@ use core::time::Duration;
 
 use hiroba_base::Instant;
 
-use super::MESSAGE_BYTES_MAX;
 use super::header::{Frames, Header, Rejected};
-use super::pool::BufferPool;
+use super::pool::{BufferPool, Buffers};
+use crate::unsent::MESSAGE_BYTES_MAX;
 
 /// How far ahead of the next expected datagram others are kept: the width of the selective
 /// acknowledgement, beyond which a sender never goes.
@@ -107,12 +107,11 @@ impl Receiver {
         header: &Header,
         payload: &[u8],
         now: Instant,
-        pool: &mut BufferPool,
+        buffers: &mut Buffers,
         deliver: &mut dyn FnMut(Vec<u8>),
-        messages: &mut BufferPool,
     ) -> Accepted {
         let had_gap = self.ahead != 0;
-        let accepted = self.take_in(header.sequence, payload, pool, deliver, messages);
+        let accepted = self.take_in(header.sequence, payload, buffers, deliver);
         self.unacknowledged += 1;
         // At once: what the sender asks for; a duplicate, since our last acknowledgement was lost or
         // late; a gap made or filled, for fast retransmission (RFC 5681 §4.2).
@@ -131,9 +130,8 @@ impl Receiver {
         &mut self,
         sequence: u64,
         payload: &[u8],
-        pool: &mut BufferPool,
+        buffers: &mut Buffers,
         deliver: &mut dyn FnMut(Vec<u8>),
-        messages: &mut BufferPool,
     ) -> Accepted {
         if sequence < self.next {
             return Accepted::Duplicate;
@@ -144,10 +142,10 @@ impl Receiver {
                 return Accepted::Duplicate;
             }
             self.ahead |= bit;
-            self.keep(sequence, payload, pool);
+            self.keep(sequence, payload, &mut buffers.datagrams);
             return Accepted::New;
         }
-        self.join(payload, deliver, messages);
+        self.join(payload, deliver, &mut buffers.messages);
         self.next += 1;
         loop {
             let follows = self.ahead & 1 != 0;
@@ -157,8 +155,8 @@ impl Receiver {
             }
             let place = (self.next % REORDER_DATAGRAMS_MAX) as usize;
             let payload = std::mem::take(&mut self.kept[place]);
-            self.join(&payload, deliver, messages);
-            pool.give(payload);
+            self.join(&payload, deliver, &mut buffers.messages);
+            buffers.datagrams.give(payload);
             self.next += 1;
         }
     }

@@ -15,6 +15,10 @@
 //! only have its service thread interrupt it. Such a ring is *owed*; it is paid when the moment has passed and the number is still
 //! there, or when the sender stops polling.
 //!
+//! A sender of an unhurried message does not ring, unless the number shown is odd: then a thread of the node
+//! sleeps until something comes. The node takes the message in at its next look, for whatever reason it
+//! looks.
+//!
 //! The number has one writer, so a peer that dies between any two steps takes only its own message along. One that is late rings for a
 //! sleep that has ended: the node looks once for nothing.
 
@@ -28,6 +32,9 @@ use super::board::Board;
 
 /// What a node that is awake shows.
 const AWAKE: u64 = 0;
+
+/// Set in the number of a sleep during which a thread waits for whatever comes.
+const EXPECTS: u64 = 1;
 
 /// For so long a ring is owed: the time that a node takes from one call into the runtime to the next in a loop of them.
 const OWED_FOR: Duration = Duration::from_micros(3);
@@ -48,6 +55,8 @@ pub struct Bells {
     sleeps: AtomicU64,
     /// Threads of this node that poll without sleeping.
     spinning: AtomicUsize,
+    /// Threads of this node that sleep until something comes.
+    expecting: AtomicUsize,
 }
 
 impl Bells {
@@ -64,6 +73,7 @@ impl Bells {
             origin: Clock::now(),
             sleeps: AtomicU64::new(AWAKE),
             spinning: AtomicUsize::new(0),
+            expecting: AtomicUsize::new(0),
         }
     }
 
@@ -103,6 +113,26 @@ impl Bells {
             self.owed_since[node.index()].store(0, Ordering::SeqCst);
             self.ring(node, board);
         }
+    }
+
+    /// As [`ring_soon`](Bells::ring_soon), but only if a thread of that node sleeps until something comes.
+    pub fn ring_if_expecting(&self, node: NodeId, board: &Board) {
+        // SYNC POINT: pairs with the fence in `fall_asleep`.
+        fence(Ordering::SeqCst);
+        if board.sleep().load(Ordering::Relaxed) & EXPECTS != 0 {
+            self.ring_soon(node, board);
+        }
+    }
+
+    /// A thread of this node is about to sleep until something comes: the next sleep shows it.
+    pub fn begin_expecting(&self) {
+        self.expecting.fetch_add(1, Ordering::SeqCst);
+    }
+
+    /// It sleeps no more.
+    pub fn end_expecting(&self) {
+        let before = self.expecting.fetch_sub(1, Ordering::SeqCst);
+        assert!(before > 0, "only a thread that expects something stops doing so");
     }
 
     /// Rings where it has been owed for long enough, or with `all` wherever it is owed.
@@ -160,8 +190,9 @@ impl Bells {
 
     /// Whoever has something for this node must ring from now on. What came before the caller finds by looking, after this.
     pub fn fall_asleep(&self, own: &Board) {
-        let sleep = self.sleeps.fetch_add(1, Ordering::SeqCst) + 1;
-        own.sleep().store(sleep, Ordering::SeqCst);
+        let number = self.sleeps.fetch_add(1, Ordering::SeqCst) + 1;
+        let expects = if self.expecting.load(Ordering::SeqCst) > 0 { EXPECTS } else { 0 };
+        own.sleep().store(number << 1 | expects, Ordering::SeqCst);
         // SYNC POINT: pairs with the fence in `ring`.
         fence(Ordering::SeqCst);
     }

@@ -56,6 +56,9 @@ const FRAMES_A_TURN: usize = 64;
 /// How often a poll looks at all rings before it leaves what still comes to the next one.
 const LOOKS_A_POLL: usize = 4;
 
+/// The part of a ring that may be filled with messages that nobody there was woken for.
+const UNHURRIED_SHARE: usize = 4;
+
 /// How often a thread that drains looks whether another, receiving, has done its work.
 const DRAIN_LOOK: Duration = Duration::from_millis(1);
 
@@ -329,6 +332,24 @@ impl ShmFabric {
         }
     }
 
+    /// Puts a message into the receiver's ring, or into the queue for it.
+    fn put(&self, to: NodeId, mut message: Unsent<'_>) {
+        assert_peer(to, self.local, self.nodes);
+        let outbound = &self.outbound[to.index()];
+        let mut sending = outbound.sending();
+        sending.messages += 1;
+        if sending.queue.is_empty() {
+            let board = &self.boards[to.index()];
+            let whole = sending.ring.push(board, &mut message).inspect_err(|nonsense| self.fail(nonsense));
+            outbound.tail.store(sending.ring.tail(), Ordering::Relaxed);
+            if whole.unwrap_or(false) {
+                return;
+            }
+        }
+        sending.enqueue(message);
+        self.push_queue(to, outbound, &mut sending);
+    }
+
     fn drain_until(&self, deadline: Clock) -> io::Result<bool> {
         loop {
             if let Some(mut role) = self.receiving.role.try_take() {
@@ -474,22 +495,36 @@ impl Fabric for ShmFabric {
         self.nodes
     }
 
-    fn send_unsent(&self, to: NodeId, mut message: Unsent<'_>) {
-        assert_peer(to, self.local, self.nodes);
-        let outbound = &self.outbound[to.index()];
-        let mut sending = outbound.sending();
-        sending.messages += 1;
-        if sending.queue.is_empty() {
-            let board = &self.boards[to.index()];
-            let whole = sending.ring.push(board, &mut message).inspect_err(|nonsense| self.fail(nonsense));
-            outbound.tail.store(sending.ring.tail(), Ordering::Relaxed);
-            self.bells.ring_soon(to, board);
-            if whole.unwrap_or(false) {
-                return;
-            }
+    fn send_unsent(&self, to: NodeId, message: Unsent<'_>) {
+        self.post(to, message);
+        self.push(to);
+    }
+
+    /// What is posted is there for a receiver that looks; the push rings for one that sleeps.
+    fn post(&self, to: NodeId, message: Unsent<'_>) -> bool {
+        self.put(to, message);
+        true
+    }
+
+    fn post_unhurried(&self, to: NodeId, message: Unsent<'_>) -> bool {
+        self.put(to, message);
+        let is_urgent = self.backlog_bytes(to) > self.layout.ring_bytes / UNHURRIED_SHARE;
+        if !is_urgent {
+            self.bells.ring_if_expecting(to, &self.boards[to.index()]);
         }
-        sending.enqueue(message);
-        self.push_queue(to, outbound, &mut sending);
+        is_urgent
+    }
+
+    fn push(&self, to: NodeId) {
+        self.bells.ring_soon(to, &self.boards[to.index()]);
+    }
+
+    fn begin_expecting(&self) {
+        self.bells.begin_expecting();
+    }
+
+    fn end_expecting(&self) {
+        self.bells.end_expecting();
     }
 
     fn poll(&self, timeout: Option<Duration>, deliver: Deliver<'_>) -> io::Result<()> {

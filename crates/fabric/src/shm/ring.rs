@@ -16,8 +16,7 @@ use hiroba_base::NodeId;
 use thiserror::Error;
 
 use super::board::{Board, LINE_BYTES};
-use crate::link::MESSAGE_BYTES_MAX;
-use crate::unsent::Unsent;
+use crate::unsent::{MESSAGE_BYTES_MAX, Unsent};
 
 /// The length that says that the next frame stands at the beginning of the ring.
 const GO_TO_START: u32 = u32::MAX;

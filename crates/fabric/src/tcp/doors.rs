@@ -21,8 +21,9 @@ use rustix::net::{
 use rustix::rand::{GetRandomFlags, getrandom};
 use thiserror::Error;
 
-use super::handshake::{HELLO_BYTES, Identity, NONCE_BYTES, Nonce, Session, WELCOME_BYTES};
+use super::handshake::{HELLO_BYTES, Identity, Session, WELCOME_BYTES};
 use super::key::RecordKey;
+use super::key::{NONCE_BYTES, Nonce};
 use super::record::{Incoming, RECORD_OVERHEAD_BYTES, proof};
 use super::ticker::TICK;
 use super::watch::{Source, Watch};

@@ -18,20 +18,15 @@ use hiroba_base::NodeId;
 use hiroba_wire::control::JobKey;
 use thiserror::Error;
 
-use super::key::RecordKey;
+use super::key::{NONCE_BYTES, Nonce, RecordKey};
 use crate::seal::{DirectionKey, Forged, TAG_BYTES};
 
 /// Says what speaks here, and which version of it.
 const MAGIC: [u8; 8] = *b"hiroba\x00\x01";
-/// What makes each connection a new one.
-pub const NONCE_BYTES: usize = 32;
 /// Magic, job, from, to, nonce, tag.
 pub const HELLO_BYTES: usize = 8 + 8 + 2 + 2 + NONCE_BYTES + TAG_BYTES;
 /// Nonce, tag.
 pub const WELCOME_BYTES: usize = NONCE_BYTES + TAG_BYTES;
-
-/// A random number that comes once.
-pub type Nonce = [u8; NONCE_BYTES];
 
 /// What a stranger is refused for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]

@@ -3,8 +3,13 @@
 use hiroba_base::NodeId;
 use hiroba_wire::control::JobKey;
 
-use super::handshake::Nonce;
 use crate::seal::{DirectionKey, Forged, TAG_BYTES};
+
+/// What makes each connection a new one.
+pub const NONCE_BYTES: usize = 32;
+
+/// A random number that comes once.
+pub type Nonce = [u8; NONCE_BYTES];
 
 /// Seals, or opens, the records of one direction by their numbers.
 pub struct RecordKey(Option<DirectionKey>);

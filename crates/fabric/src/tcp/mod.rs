@@ -517,17 +517,30 @@ impl Fabric for TcpFabric {
         self.identity.nodes
     }
 
-    fn send_unsent(&self, to: NodeId, mut message: Unsent<'_>) {
+    fn send_unsent(&self, to: NodeId, message: Unsent<'_>) {
+        self.post(to, message);
+        self.push(to);
+    }
+
+    fn post(&self, to: NodeId, mut message: Unsent<'_>) -> bool {
         assert_peer(to, self.identity.local, self.identity.nodes);
         let mut outbound = self.peers[to.index()].outbound();
         outbound.messages_sent += 1;
-        if !matches!(outbound.state, State::Broken) {
-            while outbound.outgoing.put(&mut message) {
-                // The socket gets the beginning of a long message while the end is still to be copied.
-                if outbound.outgoing.len() >= RECORDS_AT_ONCE {
-                    self.transmit(to, &mut outbound);
-                }
+        if matches!(outbound.state, State::Broken) {
+            return false;
+        }
+        while outbound.outgoing.put(&mut message) {
+            // The socket gets the beginning of a long message while the end is still to be copied.
+            if outbound.outgoing.len() >= RECORDS_AT_ONCE {
+                self.transmit(to, &mut outbound);
             }
+        }
+        true
+    }
+
+    fn push(&self, to: NodeId) {
+        let mut outbound = self.peers[to.index()].outbound();
+        if !matches!(outbound.state, State::Broken) {
             self.transmit(to, &mut outbound);
         }
         drop(outbound);

@@ -19,9 +19,8 @@ use std::io::IoSlice;
 use thiserror::Error;
 
 use super::key::RecordKey;
-use crate::link::MESSAGE_BYTES_MAX;
 use crate::seal::{Forged, TAG_BYTES};
-use crate::unsent::Unsent;
+use crate::unsent::{MESSAGE_BYTES_MAX, Unsent};
 
 /// No record is longer, in bytes.
 pub const RECORD_BYTES_MAX: usize = 64 << 10;

@@ -1,7 +1,7 @@
 //! Receiving many datagrams by one system call: recvmmsg(2), with what the system has joined of one sender's (UDP_GRO, udp(7)).
 
 use std::io;
-use std::mem::offset_of;
+use std::mem::{MaybeUninit, offset_of};
 use std::net::SocketAddr;
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::ptr;
@@ -32,6 +32,9 @@ const NO_CONTROL: JoinedControl = JoinedControl {
     each_bytes: 0,
     padding: [0; 4],
 };
+
+// SAFETY: an mmsghdr of zeros is valid: null pointers with lengths of zero.
+const EMPTY_HEADER: libc::mmsghdr = unsafe { MaybeUninit::zeroed().assume_init() };
 
 /// What a call has brought of one sender.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -80,16 +83,16 @@ impl Batch {
     /// The system's, where it says more than that nothing is there.
     pub fn receive(&mut self, socket: BorrowedFd<'_>) -> io::Result<usize> {
         let wanted = self.wanted;
-        let mut vectors = [libc::iovec { iov_base: ptr::null_mut(), iov_len: 0 }; BATCH_PIECES];
-        // SAFETY: an mmsghdr of zeros is valid: null pointers with lengths of zero.
-        let mut headers: [libc::mmsghdr; BATCH_PIECES] = unsafe { std::mem::zeroed() };
+        let mut vectors = [const { MaybeUninit::<libc::iovec>::uninit() }; BATCH_PIECES];
+        let mut headers = [const { MaybeUninit::<libc::mmsghdr>::uninit() }; BATCH_PIECES];
         let rooms = self.storage.chunks_exact_mut(self.piece_bytes_max);
         let places = self.addresses.iter_mut().zip(&mut self.controls).zip(rooms);
         for ((header, vector), ((address, control), room)) in
             headers.iter_mut().zip(&mut vectors).zip(places).take(wanted)
         {
-            *vector = libc::iovec { iov_base: room.as_mut_ptr().cast(), iov_len: room.len() };
-            let header = &mut header.msg_hdr;
+            let vector =
+                vector.write(libc::iovec { iov_base: room.as_mut_ptr().cast(), iov_len: room.len() });
+            let header = &mut header.write(EMPTY_HEADER).msg_hdr;
             header.msg_iov = vector;
             header.msg_iovlen = 1;
             header.msg_name = ptr::from_mut(address).cast();
@@ -97,22 +100,21 @@ impl Batch {
             header.msg_control = ptr::from_mut(control).cast();
             header.msg_controllen = size_of::<JoinedControl>();
         }
+        // The system call itself: before the C library's function the C face puts one of its own.
+        let (descriptor, no_timeout) = (socket.as_raw_fd(), ptr::null::<libc::timespec>());
         // SAFETY: each of the first `wanted` headers points to one vector, an address, a control message and a room that live in
         // `vectors` and `self`, are as long as the header says, and are borrowed by nobody else until the call returns.
         let count = unsafe {
-            libc::recvmmsg(
-                socket.as_raw_fd(),
-                headers.as_mut_ptr(),
-                wanted as libc::c_uint,
-                libc::MSG_DONTWAIT,
-                ptr::null_mut(),
-            )
+            let flags = libc::MSG_DONTWAIT;
+            libc::syscall(libc::SYS_recvmmsg, descriptor, headers.as_mut_ptr(), wanted, flags, no_timeout)
         };
         let count = match usize::try_from(count) {
             Ok(count) => count,
             Err(_) => nothing_or_error(io::Error::last_os_error())?,
         };
         for (index, header) in headers.iter().enumerate().take(count) {
+            // SAFETY: the first `wanted` headers have been filled in, and no more than that many came.
+            let header = unsafe { header.assume_init_ref() };
             self.pieces[index] = self.piece(index, header);
         }
         let is_long = self.pieces[..count].iter().flatten().any(|piece| piece.bytes >= LONG_FROM_BYTES);

@@ -19,9 +19,11 @@ use std::io;
 use std::net::SocketAddr;
 use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant as Clock};
 
+use hiroba_base::legs::{self, Leg};
 use hiroba_base::{Instant, NodeId};
 use rustix::event::epoll;
 use rustix::net::sockopt;
@@ -63,6 +65,10 @@ const SENDERS_AT_ONCE: usize = 4;
 /// So much of a long message is put into datagrams before they leave: as much as goes to the system by one call.
 const QUEUED_AT_ONCE_BYTES: usize = 58 << 10;
 
+/// Bytes of posted messages that wait for a push, at most. Beyond that they leave at once, so that the
+/// receiver can work on them while the rest is copied.
+const POSTED_BYTES_MAX: usize = 16 << 10;
+
 /// How long to wait when the system takes no more datagrams.
 const STALL: Duration = Duration::from_micros(500);
 
@@ -73,6 +79,9 @@ const TIMER_SLACK: Duration = Duration::from_millis(1);
 
 /// Timers so far away belong to a peer that is silent: nothing is about to come.
 const TIMERS_FAR: Duration = Duration::from_millis(20);
+
+/// A thread that looks for messages again and again sees to the timers once in as many looks: some ten microseconds.
+const LOOKS_A_TIMER: u32 = 16;
 
 /// How often a thread that drains looks whether another, receiving, has done its work.
 const DRAIN_LOOK: Duration = Duration::from_millis(1);
@@ -86,8 +95,13 @@ pub struct UdpFabric {
     socket: OwnedFd,
     /// Readable when a timer of the link is due.
     timer: OwnedFd,
-    /// Readable when one of the three is: what callers wait on.
-    descriptor: OwnedFd,
+    /// Readable when the timer or the wake event is. Apart from the socket: each message would have to ring through it, and whoever looks
+    /// away from messages for a while would have it searched.
+    alarms: OwnedFd,
+    /// Threads that call again and again until something comes.
+    spinning: AtomicU32,
+    /// How many turns in a row have found nothing since one of them began.
+    looks_in_vain: AtomicU32,
     filter: StrangerFilter,
     outbound: Mutex<Outbound>,
     receiving: Receiving<Inbound>,
@@ -98,6 +112,8 @@ struct Outbound {
     links: LinkSet,
     hooks: OutgoingHooks,
     outbox: Outbox,
+    /// Bytes of messages that were posted since the last transmission: a push sends if there are any.
+    posted_bytes: usize,
     /// When the timerfd fires.
     armed: Option<Instant>,
     /// A failure to send that no retransmission mends, until a poll reports it.
@@ -173,7 +189,7 @@ impl UdpFabric {
         let (outgoing, incoming, overhead_bytes) = hooks::stack(hooks);
         let links = links(local, &addresses, received_bytes, overhead_bytes);
         let wake = WakeEvent::new().map_err(system("make an eventfd"))?;
-        let (timer, descriptor) = descriptors(&socket, &wake)?;
+        let (timer, alarms) = alarms(&wake)?;
         let peers = addresses.iter().map(|address| canonical(*address)).zip(NodeId::all(nodes));
         Ok(UdpFabric {
             nodes,
@@ -182,7 +198,9 @@ impl UdpFabric {
             origin: Clock::now(),
             socket,
             timer,
-            descriptor,
+            alarms,
+            spinning: AtomicU32::new(0),
+            looks_in_vain: AtomicU32::new(0),
             filter: StrangerFilter::new(&addresses),
             receiving: Receiving::new(
                 Inbound {
@@ -200,6 +218,7 @@ impl UdpFabric {
                 links,
                 hooks: outgoing,
                 outbox: Outbox::new(addresses),
+                posted_bytes: 0,
                 armed: None,
                 failure: None,
             }),
@@ -216,8 +235,18 @@ impl UdpFabric {
         self.outbound.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Cuts a message into datagrams. The beginning of a long one leaves while it is still in the caches, and
+    /// before the end is copied.
+    fn queue(&self, outbound: &mut Outbound, to: NodeId, mut message: Unsent<'_>) {
+        assert_peer(to, self.local, self.nodes);
+        while outbound.links.queue(to, &mut message, QUEUED_AT_ONCE_BYTES) {
+            self.transmit(outbound, self.now());
+        }
+    }
+
     /// Puts on the wire whatever the windows allow, and sees that the timer fires in time.
     fn transmit(&self, outbound: &mut Outbound, now: Instant) {
+        outbound.posted_bytes = 0;
         let Outbound { links, hooks, outbox, failure, .. } = outbound;
         let socket = self.socket.as_fd();
         let mut note = |result: io::Result<()>| {
@@ -230,12 +259,18 @@ impl UdpFabric {
         }
         while !outbox.is_stalled() {
             let Some((to, datagram)) = links.transmit(now) else { break };
-            hooks.pass(to, datagram, &mut |to, datagram| note(outbox.add(socket, to, datagram)));
+            legs::end(Leg::Queue);
+            hooks.pass(to, datagram, &mut |to, datagram| {
+                legs::end(Leg::Seal);
+                note(outbox.add(socket, to, datagram));
+            });
         }
         if !outbox.is_stalled() {
             note(outbox.flush(socket));
+            legs::end(Leg::Send);
         }
         self.arm(outbound, now);
+        legs::end(Leg::Timer);
     }
 
     /// Sees that the timerfd fires when the next timer is due, or soon after. One that fires too early is left alone:
@@ -273,7 +308,15 @@ impl UdpFabric {
     /// Takes in what has come, without waiting: one batch, the timers, and what follows from both.
     fn take_in(&self, inbound: &mut Inbound) -> io::Result<Turn> {
         let count = inbound.batch.receive(self.socket.as_fd())?;
+        legs::end(if count > 0 { Leg::Receive } else { Leg::Wait });
+        if count == 0 && self.spinning.load(Ordering::Relaxed) > 0 {
+            let before = self.looks_in_vain.fetch_add(1, Ordering::Relaxed);
+            if !before.is_multiple_of(LOOKS_A_TIMER) {
+                return Ok(Turn::Nothing);
+            }
+        }
         let rejected = inbound.pass_hooks(count);
+        legs::end(Leg::Open);
         if rejected > 0 && inbound.strangers >= STRANGERS_BEFORE_FILTER {
             self.filter.attach(self.socket.as_fd());
         }
@@ -291,6 +334,7 @@ impl UdpFabric {
         while let Some(message) = links.poll_message() {
             inbound.messages.push_back(message);
         }
+        legs::end(Leg::Link);
         let due = links.poll_timeout().is_some_and(|timeout| timeout <= now);
         if due {
             links.handle_timeout(now);
@@ -404,15 +448,30 @@ impl Fabric for UdpFabric {
         self.nodes
     }
 
-    fn send_unsent(&self, to: NodeId, mut message: Unsent<'_>) {
-        assert_peer(to, self.local, self.nodes);
-        let now = self.now();
+    fn send_unsent(&self, to: NodeId, message: Unsent<'_>) {
         let mut outbound = self.outbound();
-        // The beginning of a long message leaves while it is still in the caches, and before the end is copied.
-        while outbound.links.queue(to, &mut message, QUEUED_AT_ONCE_BYTES) {
-            self.transmit(&mut outbound, now);
+        self.queue(&mut outbound, to, message);
+        self.transmit(&mut outbound, self.now());
+    }
+
+    fn post(&self, to: NodeId, message: Unsent<'_>) -> bool {
+        let bytes = message.rest();
+        let mut outbound = self.outbound();
+        self.queue(&mut outbound, to, message);
+        outbound.posted_bytes += bytes;
+        let waits = outbound.posted_bytes <= POSTED_BYTES_MAX;
+        if !waits {
+            self.transmit(&mut outbound, self.now());
         }
-        self.transmit(&mut outbound, now);
+        waits
+    }
+
+    /// Sends what was posted to any peer.
+    fn push(&self, _to: NodeId) {
+        let mut outbound = self.outbound();
+        if outbound.posted_bytes > 0 {
+            self.transmit(&mut outbound, self.now());
+        }
     }
 
     fn poll(&self, timeout: Option<Duration>, deliver: Deliver<'_>) -> io::Result<()> {
@@ -431,8 +490,24 @@ impl Fabric for UdpFabric {
         receiving::poll_now(self, deliver)
     }
 
+    fn begin_spinning(&self) -> bool {
+        self.spinning.fetch_add(1, Ordering::Relaxed);
+        // Its first look sees to the timers: it may have slept until one was due.
+        self.looks_in_vain.store(0, Ordering::Relaxed);
+        // The kernel wakes whoever waits for the socket, whether another thread looks at it or not.
+        false
+    }
+
+    fn end_spinning(&self) {
+        self.spinning.fetch_sub(1, Ordering::Relaxed);
+    }
+
     fn descriptor(&self) -> BorrowedFd<'_> {
-        self.descriptor.as_fd()
+        self.socket.as_fd()
+    }
+
+    fn alarms(&self) -> Option<BorrowedFd<'_>> {
+        Some(self.alarms.as_fd())
     }
 
     fn next_timeout(&self) -> Option<Duration> {
@@ -511,15 +586,14 @@ fn links(local: NodeId, addresses: &[SocketAddr], buffer_bytes: usize, overhead_
     links
 }
 
-/// The timer, and the descriptor that covers socket, wake event and timer.
-fn descriptors(socket: &OwnedFd, wake: &WakeEvent) -> Result<(OwnedFd, OwnedFd), FabricError> {
+/// The timer, and the descriptor that covers it and the wake event.
+fn alarms(wake: &WakeEvent) -> Result<(OwnedFd, OwnedFd), FabricError> {
     let timer = timerfd_create(TimerfdClockId::Monotonic, TimerfdFlags::CLOEXEC | TimerfdFlags::NONBLOCK)
         .map_err(system("make a timerfd"))?;
-    let descriptor =
-        epoll::create(epoll::CreateFlags::CLOEXEC).map_err(system("make an epoll descriptor"))?;
-    for source in [socket.as_fd(), wake.as_fd(), timer.as_fd()] {
-        epoll::add(&descriptor, source, epoll::EventData::new_u64(0), epoll::EventFlags::IN)
+    let alarms = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(system("make an epoll descriptor"))?;
+    for source in [wake.as_fd(), timer.as_fd()] {
+        epoll::add(&alarms, source, epoll::EventData::new_u64(0), epoll::EventFlags::IN)
             .map_err(system("add to an epoll descriptor"))?;
     }
-    Ok((timer, descriptor))
+    Ok((timer, alarms))
 }

@@ -245,9 +245,10 @@ fn put_many(
     header.msg_control = (&raw mut control).cast();
     header.msg_controllen = size_of::<SegmentControl>();
     // SAFETY: address, piece, its bytes and the control message live in this function or its arguments, are as long as the header
-    // says, and are only read.
+    // says, and are only read. The system call itself: before the C library's function the C face puts one of its own.
     let sent = unsafe {
-        libc::sendmsg(socket.as_raw_fd(), &raw const header, libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL)
+        let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
+        libc::syscall(libc::SYS_sendmsg, socket.as_raw_fd(), &raw const header, flags)
     };
     if sent < 0 {
         let error = io::Error::last_os_error();

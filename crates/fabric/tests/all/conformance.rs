@@ -205,6 +205,36 @@ fn content_is_copied_before_send_returns(make: fn(u16) -> Group) {
     });
 }
 
+/// Hurried and unhurried posts, and messages sent at once among them, arrive in their order; those that wait
+/// for a push leave with it.
+fn posts_keep_their_order(make: fn(u16) -> Group) {
+    const EACH: u32 = 700;
+    on_each_node(&make(3), |fabric| {
+        let me = fabric.local();
+        let peers: Vec<NodeId> = NodeId::all(fabric.nodes()).filter(|peer| *peer != me).collect();
+        for number in 0..EACH {
+            let bytes = message(me, number, length_of(number));
+            let parts: [&[u8]; 1] = [&bytes];
+            for &peer in &peers {
+                let waits = match number % 5 {
+                    0 => fabric.post_unhurried(peer, Unsent::new(&parts)),
+                    1 => {
+                        fabric.send(peer, &parts);
+                        false
+                    }
+                    _ => fabric.post(peer, Unsent::new(&parts)),
+                };
+                // A later push, or a later message, takes along what waits.
+                if waits && number % 3 == 2 {
+                    fabric.push(peer);
+                }
+            }
+        }
+        peers.iter().for_each(|peer| fabric.push(*peer));
+        receive_numbered(fabric, EACH, peers.len(), length_of);
+    });
+}
+
 fn many_to_one(make: fn(u16) -> Group) {
     const EACH: u32 = 300;
     on_each_node(&make(6), |fabric| {
@@ -327,7 +357,10 @@ fn wake_ends_a_blocked_poll(make: fn(u16) -> Group) {
 
 fn is_readable(fabric: &dyn Fabric, timeout: Duration) -> bool {
     let timeout = Timespec { tv_sec: timeout.as_secs() as i64, tv_nsec: timeout.subsec_nanos().into() };
-    poll(&mut [PollFd::new(&fabric.descriptor(), PollFlags::IN)], Some(&timeout)).unwrap() == 1
+    let descriptors = [Some(fabric.descriptor()), fabric.alarms()];
+    let mut sources: Vec<PollFd<'_>> =
+        descriptors.iter().flatten().map(|descriptor| PollFd::new(descriptor, PollFlags::IN)).collect();
+    poll(&mut sources, Some(&timeout)).unwrap() > 0
 }
 
 fn the_descriptor_tells_what_there_is_to_do(make: fn(u16) -> Group) {
@@ -364,7 +397,8 @@ macro_rules! conformance {
             use super::*;
 
             conformance!(@tests $make;
-                both_directions_at_once every_size content_is_copied_before_send_returns many_to_one burst_of_small_messages
+                both_directions_at_once every_size content_is_copied_before_send_returns posts_keep_their_order
+                many_to_one burst_of_small_messages
                 a_peer_that_does_not_poll_for_a_second deliver_may_send_and_poll many_threads_send_and_poll
                 wake_ends_a_blocked_poll the_descriptor_tells_what_there_is_to_do);
 
@@ -441,6 +475,24 @@ fn impossible_jobs_are_refused() {
     let addresses = vec!["127.0.0.1:1".parse().unwrap()];
     let error = UdpFabric::open(not_a_socket.into(), config(0, &addresses, JOB, None)).err().unwrap();
     assert!(error.to_string().starts_with("cannot read the size"), "{error}");
+}
+
+#[test]
+fn what_is_posted_travels_together_and_what_is_long_does_not_wait() {
+    let group = udp(2);
+    let parts: [&[u8]; 1] = [&[7; 1000]];
+    for _ in 0..10 {
+        assert!(group[0].post(NodeId(1), Unsent::new(&parts)));
+    }
+    assert_eq!(group[0].statistics().datagrams_sent, 0);
+    group[0].push(NodeId(1));
+    assert_eq!(group[0].statistics().datagrams_sent, 1);
+    group[0].push(NodeId(1));
+    assert_eq!(group[0].statistics().datagrams_sent, 1);
+    receive(&*group[1], 10, |_, bytes| assert_eq!(bytes, parts[0]));
+    let parts: [&[u8]; 1] = [&[8; 100_000]];
+    assert!(!group[0].post(NodeId(1), Unsent::new(&parts)));
+    receive(&*group[1], 1, |_, bytes| assert_eq!(bytes, parts[0]));
 }
 
 #[test]

@@ -13,6 +13,7 @@
 //! one, implement the trait, name it in [`FaultSourceKind`], give [`open`] an arm and the suite a line.
 
 mod event;
+mod kernel;
 mod pagemap;
 mod sigbus;
 mod signal;
@@ -30,34 +31,8 @@ pub use signal::{
 };
 pub use stack::{ALTERNATE_STACK_BYTES, exchange_program_stack, install_alternate_stack};
 
+pub use crate::fault_source_kind::FaultSourceKind;
 use crate::{MemoryError, SharedMemory};
-
-/// The kinds of fault sources, best first.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum FaultSourceKind {
-    /// userfaultfd, faults read from its descriptor.
-    Event,
-    /// userfaultfd, faults raised as SIGBUS in the faulting thread.
-    Sigbus,
-    /// mprotect, faults raised as SIGSEGV in the faulting thread.
-    Sigsegv,
-}
-
-impl FaultSourceKind {
-    /// Every kind, in the order in which [`open_best`] tries them.
-    pub const ALL: [FaultSourceKind; 3] =
-        [FaultSourceKind::Event, FaultSourceKind::Sigbus, FaultSourceKind::Sigsegv];
-}
-
-impl fmt::Display for FaultSourceKind {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            FaultSourceKind::Event => "event",
-            FaultSourceKind::Sigbus => "sigbus",
-            FaultSourceKind::Sigsegv => "sigsegv",
-        })
-    }
-}
 
 /// How writes of the program are found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

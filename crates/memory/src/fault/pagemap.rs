@@ -3,10 +3,7 @@
 //! Read first: "PAGEMAP_SCAN" in the kernel's admin guide (mm/pagemap.rst) and `UFFD_FEATURE_WP_ASYNC` in mm/userfaultfd.rst.
 //! A granule counts as written when its entry is not write-protected; the scan protects again what it reports.
 
-use core::{
-    ffi::{c_int, c_ulong},
-    mem::MaybeUninit,
-};
+use core::{ffi::c_ulong, mem::MaybeUninit};
 use std::os::fd::{AsRawFd, OwnedFd};
 
 use rustix::{
@@ -14,7 +11,7 @@ use rustix::{
     io::Errno,
 };
 
-use super::userfaultfd::{Addresses, last_errno};
+use super::kernel::{Addresses, last_errno};
 use crate::MemoryError;
 
 // <linux/fs.h>
@@ -164,8 +161,9 @@ impl Pagemap {
         loop {
             // SAFETY: the structure is <linux/fs.h>'s for this request; the kernel writes to it and to as many ranges as the
             // vector, alive in the caller, has; page tables change only where a userfaultfd of ours notes writes.
-            let found: c_int =
-                unsafe { libc::ioctl(self.descriptor.as_raw_fd(), PAGEMAP_SCAN as _, &raw mut *argument) };
+            let found = unsafe {
+                libc::syscall(libc::SYS_ioctl, self.descriptor.as_raw_fd(), PAGEMAP_SCAN, &raw mut *argument)
+            };
             match last_errno_if(found < 0) {
                 None => return Ok(found as usize),
                 Some(Errno::INTR | Errno::AGAIN) => continue,

@@ -13,6 +13,8 @@ use core::{
 };
 use std::sync::{Arc, Mutex, PoisonError};
 
+use hiroba_base::legs::{self, Leg};
+
 use super::{FaultKind, FaultOutcome, FaultSourceKind};
 use crate::MemoryError;
 
@@ -289,11 +291,13 @@ extern "C" fn on_signal(number: c_int, info: *mut libc::siginfo_t, context: *mut
     let errno_place = unsafe { libc::__errno_location() };
     // SAFETY: as above, and only this thread uses it.
     let errno = unsafe { errno_place.read() };
+    legs::end(Leg::Trap);
     let slot = if number == libc::SIGBUS { &BUS } else { &SEGMENTATION };
     let raw = decode(info, context);
     if slot.dispatch(raw) == FaultOutcome::NotOurs {
         slot.chain(number, raw, info, context);
     }
+    legs::end(Leg::Leave);
     // SAFETY: as above.
     unsafe { errno_place.write(errno) };
 }

@@ -37,6 +37,7 @@ use rustix::{
     mm::{Advice, MprotectFlags, ProtFlags},
 };
 
+use super::kernel::{Addresses, last_errno};
 use super::{WriteTracking, pagemap::Pagemap};
 use crate::{
     FaultSourceKind, MemoryError, SharedMemory,
@@ -176,16 +177,9 @@ pub(super) struct Userfaultfd {
     descriptor: OwnedFd,
 }
 
-/// A range of addresses.
-#[derive(Clone, Copy)]
-pub(super) struct Addresses {
-    pub(super) start: usize,
-    pub(super) bytes: usize,
-}
-
-impl Addresses {
-    fn for_kernel(self) -> UffdioRange {
-        UffdioRange { start: self.start as u64, len: self.bytes as u64 }
+impl From<Addresses> for UffdioRange {
+    fn from(range: Addresses) -> UffdioRange {
+        UffdioRange { start: range.start as u64, len: range.bytes as u64 }
     }
 }
 
@@ -205,17 +199,20 @@ impl Userfaultfd {
         Ok(opened)
     }
 
+    /// By the system call itself: the C face puts a function of its own before the C library's `ioctl`.
     fn ioctl<T>(&self, request: c_ulong, argument: &mut T) -> Result<(), Errno> {
         // SAFETY: each request of this file comes with the structure that <linux/userfaultfd.h> defines for it,
         // which the kernel reads and writes only during the call; what it does to page tables is confined to
         // registered ranges of the application's view, where the runtime holds no references.
-        let status = unsafe { libc::ioctl(self.descriptor.as_raw_fd(), request as _, &raw mut *argument) };
+        let status = unsafe {
+            libc::syscall(libc::SYS_ioctl, self.descriptor.as_raw_fd(), request, &raw mut *argument)
+        };
         if status == 0 { Ok(()) } else { Err(last_errno()) }
     }
 
     fn register(&self, range: Addresses) -> Result<(), Errno> {
         let mode = UFFDIO_REGISTER_MODE_MISSING | UFFDIO_REGISTER_MODE_MINOR | UFFDIO_REGISTER_MODE_WP;
-        self.ioctl(UFFDIO_REGISTER, &mut UffdioRegister { range: range.for_kernel(), mode, ioctls: 0 })
+        self.ioctl(UFFDIO_REGISTER, &mut UffdioRegister { range: range.into(), mode, ioctls: 0 })
     }
 
     /// Maps the frames of `range` that are not mapped yet. Calls `met_mapped` for each granule that was mapped already: its
@@ -233,7 +230,7 @@ impl Userfaultfd {
         let mut bytes_max = range.bytes;
         while start < end {
             let piece = Addresses { start, bytes: bytes_max.min(end - start) };
-            let mut argument = UffdioContinue { range: piece.for_kernel(), mode, mapped: 0 };
+            let mut argument = UffdioContinue { range: piece.into(), mode, mapped: 0 };
             match self.ioctl(UFFDIO_CONTINUE, &mut argument) {
                 Ok(()) => {
                     start += piece.bytes;
@@ -260,8 +257,7 @@ impl Userfaultfd {
     fn write_protect(&self, range: Addresses, on: bool) -> Result<(), Errno> {
         let mode = if on { UFFDIO_WRITEPROTECT_MODE_WP } else { 0 };
         loop {
-            match self.ioctl(UFFDIO_WRITEPROTECT, &mut UffdioWriteprotect { range: range.for_kernel(), mode })
-            {
+            match self.ioctl(UFFDIO_WRITEPROTECT, &mut UffdioWriteprotect { range: range.into(), mode }) {
                 Err(Errno::AGAIN) => continue,
                 other => return other,
             }
@@ -269,7 +265,7 @@ impl Userfaultfd {
     }
 
     fn wake(&self, range: Addresses) -> Result<(), Errno> {
-        self.ioctl(UFFDIO_WAKE, &mut range.for_kernel())
+        self.ioctl(UFFDIO_WAKE, &mut UffdioRange::from(range))
     }
 
     /// Tries what registered pages will need on a page of its own.
@@ -385,10 +381,6 @@ fn why_too_old(delivery: Delivery, tracking: WriteTracking) -> MemoryError {
         0 => MemoryError::NoAsyncTracking { missing: names(delivery.features(tracking) & !api.features) },
         missing => MemoryError::UserfaultfdTooOld { missing: names(missing) },
     }
-}
-
-pub(super) fn last_errno() -> Errno {
-    Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::IO)
 }
 
 /// Two watched ranges are one scan when no more granules than this lie between them: looking at so many costs about what another

@@ -24,6 +24,11 @@ impl ResidentAccount {
         self.add(count * granule_bytes as u64);
     }
 
+    pub(crate) fn remove_frames(&self, count: u64, granule_bytes: usize) {
+        self.frames.fetch_sub(count, Ordering::Relaxed);
+        self.bytes.fetch_sub(count * granule_bytes as u64, Ordering::Relaxed);
+    }
+
     pub(crate) fn add_twin(&self, page_bytes: usize) {
         self.twins.fetch_add(1, Ordering::Relaxed);
         self.add(page_bytes as u64);

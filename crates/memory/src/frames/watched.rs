@@ -5,7 +5,10 @@ use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use hiroba_base::{PageId, PageRange};
 use rustix::io::Errno;
 
-use super::{SparsePageSet, populated::CHUNK_PAGES};
+use super::SparsePageSet;
+
+/// How many granules a group has: a word of the set of granules.
+const GROUP_GRANULES: u64 = u64::BITS as u64;
 
 /// A set of granules that is walked often: what it walks is in proportion to what is watched, not to the region.
 ///
@@ -13,13 +16,16 @@ use super::{SparsePageSet, populated::CHUNK_PAGES};
 #[derive(Debug)]
 pub(crate) struct WatchedSet {
     granules: SparsePageSet,
-    /// The chunks of `granules` that may hold any, as "pages" of their own.
-    chunks: SparsePageSet,
+    /// The groups of granules that may hold any, as "pages" of their own.
+    groups: SparsePageSet,
+    /// No group before the first of these, and none from the second on, has ever held any.
+    first_group: AtomicU64,
+    end_group: AtomicU64,
     /// How many granules are watched: nothing at all is the case that must cost nothing.
     count: AtomicU64,
     /// How many walks are under way.
     walks: AtomicU64,
-    /// `chunks` may lack some for a moment.
+    /// `groups` may lack some for a moment.
     tidying: AtomicBool,
 }
 
@@ -39,7 +45,9 @@ impl WatchedSet {
     pub(crate) fn new(granules: u64) -> Result<WatchedSet, Errno> {
         Ok(WatchedSet {
             granules: SparsePageSet::new(granules)?,
-            chunks: SparsePageSet::new(granules.div_ceil(CHUNK_PAGES))?,
+            groups: SparsePageSet::new(granules.div_ceil(GROUP_GRANULES))?,
+            first_group: AtomicU64::new(u64::MAX),
+            end_group: AtomicU64::new(0),
             count: AtomicU64::new(0),
             walks: AtomicU64::new(0),
             tidying: AtomicBool::new(false),
@@ -53,10 +61,14 @@ impl WatchedSet {
         }
         let added = self.granules.insert_range(range)?;
         self.count.fetch_add(added, Ordering::AcqRel);
-        for chunk in range.first.0 / CHUNK_PAGES..range.end().0.div_ceil(CHUNK_PAGES) {
-            // SYNC POINT: with `tidy_alone`, which removes first and looks at the granules afterwards: always a read-modify-write
-            // (a single page of a set never takes the short way of whole chunks), so one of the two sees the other.
-            self.chunks.insert_range(PageRange::single(PageId(chunk)))?;
+        let (first, end) = (range.first.0 / GROUP_GRANULES, range.end().0.div_ceil(GROUP_GRANULES));
+        self.first_group.fetch_min(first, Ordering::AcqRel);
+        self.end_group.fetch_max(end, Ordering::AcqRel);
+        for group in first..end {
+            // SYNC POINT: with `tidy_alone`, which removes first and looks at the granules afterwards: always
+            // a read-modify-write (a single page of a set never takes the short way of whole chunks), so one
+            // of the two sees the other.
+            self.groups.insert_range(PageRange::single(PageId(group)))?;
         }
         Ok(())
     }
@@ -90,9 +102,8 @@ impl WatchedSet {
             let all = PageRange { first: PageId(0), count: self.granules.pages() };
             return self.visit_runs(all, &mut visit);
         }
-        for (group, _) in self.chunks.runs(self.all_chunks()).filter(|(_, inside)| *inside) {
-            let first = PageId(group.first.0 * CHUNK_PAGES);
-            self.visit_runs(PageRange { first, count: group.count * CHUNK_PAGES }, &mut visit)?;
+        for (groups, _) in self.groups.runs(self.all_groups()).filter(|(_, inside)| *inside) {
+            self.visit_runs(granules_of(groups), &mut visit)?;
         }
         Ok(())
     }
@@ -105,7 +116,8 @@ impl WatchedSet {
         self.granules.runs(granules).filter(|(_, inside)| *inside).try_for_each(|(run, _)| visit(run))
     }
 
-    /// Forgets chunks that hold no granule any more, so that later walks pass them by. Does nothing while walks are under way.
+    /// Forgets groups that hold no granule any more, so that later walks pass them by. Does nothing while
+    /// walks are under way.
     pub(crate) fn tidy(&self) -> Result<(), Errno> {
         if self.tidying.swap(true, Ordering::SeqCst) {
             return Ok(());
@@ -117,24 +129,30 @@ impl WatchedSet {
     }
 
     fn tidy_alone(&self) -> Result<(), Errno> {
-        for (group, _) in self.chunks.runs(self.all_chunks()).filter(|(_, inside)| *inside) {
-            for chunk in group.iter() {
-                let covered = PageRange { first: PageId(chunk.0 * CHUNK_PAGES), count: CHUNK_PAGES };
-                if self.granules.contains_any(covered) {
+        for (groups, _) in self.groups.runs(self.all_groups()).filter(|(_, inside)| *inside) {
+            for group in groups.iter().map(PageRange::single) {
+                if self.granules.contains_any(granules_of(group)) {
                     continue;
                 }
-                self.chunks.remove_range(PageRange::single(chunk))?;
-                if self.granules.contains_any(covered) {
-                    self.chunks.insert_range(PageRange::single(chunk))?;
+                self.groups.remove_range(group)?;
+                if self.granules.contains_any(granules_of(group)) {
+                    self.groups.insert_range(group)?;
                 }
             }
         }
         Ok(())
     }
 
-    fn all_chunks(&self) -> PageRange {
-        PageRange { first: PageId(0), count: self.chunks.pages() }
+    fn all_groups(&self) -> PageRange {
+        let first = self.first_group.load(Ordering::Acquire);
+        let count = self.end_group.load(Ordering::Acquire).saturating_sub(first);
+        PageRange { first: PageId(first), count }
     }
+}
+
+/// The granules of groups; the last group of a region may have fewer.
+fn granules_of(groups: PageRange) -> PageRange {
+    PageRange { first: PageId(groups.first.0 * GROUP_GRANULES), count: groups.count * GROUP_GRANULES }
 }
 
 #[cfg(test)]
@@ -143,7 +161,7 @@ mod tests {
 
     use proptest::prelude::*;
 
-    use super::*;
+    use super::{super::populated::CHUNK_PAGES, *};
 
     fn runs(set: &WatchedSet) -> Vec<PageRange> {
         let mut runs = Vec::new();
@@ -210,6 +228,6 @@ mod tests {
         });
         assert!(set.is_empty());
         set.tidy().unwrap();
-        assert!(!set.chunks.contains_any(set.all_chunks()));
+        assert!(!set.groups.contains_any(set.all_groups()));
     }
 }

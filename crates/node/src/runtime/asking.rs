@@ -4,21 +4,22 @@ use std::cell::Cell;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use hiroba_base::{Access, CondId, LockId, PageRange};
-use hiroba_memory::fault::{Fault, FaultKind, FaultOutcome};
+use hiroba_base::legs::{self, Leg};
+use hiroba_base::{CondId, LockId, PageRange};
+use hiroba_memory::fault::{Fault, FaultOutcome};
 use hiroba_protocol::{Engine, Misuse, Outcome, Synchronisation, Waiter};
 use hiroba_trace::Activity;
 use hiroba_wire::{AtomicOperation, AtomicOutcome, Collective};
 use rustix::event::{PollFd, PollFlags, poll};
 
 use super::Runtime;
-use crate::account::TimeClass;
 use crate::call_site;
-use crate::host::Core;
-use crate::service::OUT_OF_THE_WAY;
+use crate::runtime::host::Core;
+use crate::runtime::service::OUT_OF_THE_WAY;
+use crate::runtime::tracing::activity_of;
 use crate::signals::SignalsHeld;
 use crate::threads::{Answer, Call, Purpose};
-use crate::tracing::activity_of;
+use crate::time_class::{TimeClass, classify};
 
 /// What a program thread may leave queued for other nodes when it goes on computing; the diffs of one release come on top.
 const BACKLOG_BYTES_MAX: usize = 64 << 20;
@@ -40,11 +41,11 @@ enum LookOut {
     /// descriptor stays ready as long, and to look at it again and again would keep that thread from its processor.
     ForBell(Duration),
     /// Also something to take in.
-    ForBellAndFabric,
+    ForBellAndFabric(Duration),
 }
 
 /// A wait's part in watching the fabric. Signals are held wherever it changes.
-struct Watch<'a> {
+pub(crate) struct Watch<'a> {
     runtime: &'a Runtime,
     /// It began in this wait, and ends with it.
     is_mine: bool,
@@ -54,7 +55,7 @@ impl Watch<'_> {
     /// Watches if nobody does; whether the calling thread does now. One that watches may be interrupted by a handler of the program's
     /// that comes to wait in turn: that wait watches on for the outer one.
     fn take(&mut self) -> bool {
-        if !WATCHES.get() && self.runtime.service.watch_instead(self.runtime.fabric()) {
+        if !WATCHES.get() && self.runtime.serving.service.watch_instead(self.runtime.fabric()) {
             WATCHES.set(true);
             self.is_mine = true;
         }
@@ -66,7 +67,7 @@ impl Drop for Watch<'_> {
     fn drop(&mut self) {
         if self.is_mine {
             WATCHES.set(false);
-            self.runtime.service.watch_again(self.runtime.fabric());
+            self.runtime.serving.service.watch_again(self.runtime.fabric());
         }
     }
 }
@@ -89,78 +90,112 @@ impl Runtime {
         activity: Activity,
         request: impl FnOnce(&mut Core, Waiter),
     ) -> Outcome {
+        // Once for the whole call: what it locks on its way is locked with signals held.
+        let signals = SignalsHeld::hold();
         let waiter = self.waiter(purpose);
         let inside = self.account.enter(&self.threads, class);
         let quiet = self.begin_spinning();
         let mut is_traced = false;
-        self.tell(|core| {
+        let mut watch = self.unwatched();
+        let act = |core: &mut Core| {
             is_traced = self.trace_begin(inside.since(), || activity);
             request(core, waiter);
+        };
+        // Before the request leaves: another node's may come at that very moment, and this thread is about to
+        // look for it. The service thread, woken by it, would take the processor from this thread.
+        self.tell_and(act, || {
+            if !quiet && !self.threads.get(waiter).is_answered() {
+                watch.take();
+            }
         });
-        let answer = self.wait_spinning(waiter, quiet);
+        let answer = self.wait_spinning(waiter, quiet, signals, watch);
         if is_traced {
             self.trace_end();
         }
         match answer {
             Answer::Engine(outcome) => outcome,
             Answer::Size(_) => self.fatal("expected an answer from the protocol, got one from the allocator"),
+            Answer::Port => self.fatal("expected an answer from the protocol, got one from the ports"),
         }
+    }
+
+    pub(crate) fn unwatched(&self) -> Watch<'_> {
+        Watch { runtime: self, is_mine: false }
     }
 
     /// Has the core do something, with signals held back.
     pub(crate) fn tell(&self, act: impl FnOnce(&mut Core)) {
+        self.tell_and(act, || {});
+    }
+
+    /// The same, and does something else before what the core has posted is sent, if it has posted anything.
+    fn tell_and(&self, act: impl FnOnce(&mut Core), before_push: impl FnOnce()) {
         let _signals = SignalsHeld::hold();
         let mut core = self.core();
         core.end_holds();
+        legs::end(Leg::Enter);
         act(&mut core);
+        legs::end(Leg::Engine);
         self.carry_out_all(&mut core);
+        let posted = core.release();
+        if let (Some(fabric), false) = (self.fabric.as_deref(), posted.is_empty()) {
+            before_push();
+            posted.into_iter().for_each(|to| fabric.push(to));
+        }
     }
 
     /// What [`Fabric::begin_spinning`](hiroba_fabric::Fabric::begin_spinning) says; said before a thread asks what it will wait for.
-    fn begin_spinning(&self) -> bool {
+    pub(crate) fn begin_spinning(&self) -> bool {
         self.has_fabric() && self.fabric().begin_spinning()
+    }
+
+    /// Ends what [`begin_spinning`](Self::begin_spinning) has begun.
+    pub(crate) fn end_spinning(&self) {
+        if self.has_fabric() {
+            self.fabric().end_spinning();
+        }
     }
 
     /// Waits for an answer; serves whatever comes meanwhile ("waiting means serving").
     pub(crate) fn wait(&self, waiter: Waiter) -> Answer {
+        let signals = SignalsHeld::hold();
         let quiet = self.begin_spinning();
-        self.wait_spinning(waiter, quiet)
+        self.wait_spinning(waiter, quiet, signals, self.unwatched())
     }
 
     /// The same after [`begin_spinning`](Self::begin_spinning), which it ends.
-    fn wait_spinning(&self, waiter: Waiter, quiet: bool) -> Answer {
-        // Most answers are there at once. No handler of the program's uses this slot, so signals need not be held to look.
+    fn wait_spinning(&self, waiter: Waiter, quiet: bool, signals: SignalsHeld, watch: Watch<'_>) -> Answer {
+        // Most answers are there at once.
         if let Some(answer) = self.threads.get(waiter).take() {
-            if quiet {
-                self.fabric().end_spinning();
-            }
+            self.end_spinning();
             return answer;
         }
-        let signals = SignalsHeld::hold();
         if !self.has_fabric() {
             drop(signals);
             return self.wait_alone(waiter);
         }
-        self.poll_until(waiter, signals, quiet, RUNG_FOR_NAP, || self.threads.get(waiter).take())
+        self.poll_until(waiter, signals, watch, quiet, || RUNG_FOR_NAP, || self.threads.get(waiter).take())
     }
 
     /// Waits, first awake and then asleep, until `done`: rung for, or looked for at every `nap`. Spinning has begun.
-    fn poll_until<T>(
+    pub(crate) fn poll_until<T>(
         &self,
         waiter: Waiter,
         mut signals: SignalsHeld,
+        mut watch: Watch<'_>,
         quiet: bool,
-        nap: Duration,
+        nap: impl Fn() -> Duration,
         done: impl Fn() -> Option<T>,
     ) -> T {
-        let waiting = self.service.begin_waiting();
-        let mut watch = Watch { runtime: self, is_mine: false };
+        let waiting = self.serving.service.begin_waiting();
         // Where nobody else is woken while this thread spins, the service thread need stand aside only while it sleeps.
         if !quiet {
             watch.take();
         }
         let mut vigil = self.patience.begin(waiting);
+        let mut slept = false;
         let result = loop {
+            signals.heed_handlers();
             let received = self.receive();
             if received.is_some_and(|count| count > 0) {
                 vigil.hear();
@@ -172,23 +207,28 @@ impl Runtime {
                 continue;
             }
             // The program's signal handlers run while the thread sleeps, and only then: nothing is locked.
+            slept = true;
             self.threads.falls_asleep(waiter);
             let look_out = match (watch.take(), received) {
-                (false, _) => LookOut::ForBell(nap),
-                (true, Some(_)) => LookOut::ForBellAndFabric,
+                (false, _) => LookOut::ForBell(nap()),
+                (true, Some(_)) => LookOut::ForBellAndFabric(nap()),
                 (true, None) => LookOut::ForBell(OUT_OF_THE_WAY),
             };
+            self.fabric().begin_expecting();
             self.fabric().end_spinning();
             self.sleep(waiter, signals, look_out);
             signals = SignalsHeld::hold();
+            self.fabric().end_expecting();
             self.fabric().begin_spinning();
         };
-        self.threads.wakes_up(waiter);
+        if slept {
+            self.threads.wakes_up(waiter);
+        }
         self.fabric().end_spinning();
         drop(watch);
-        self.service.end_waiting();
-        if self.threads_per_node == 1 {
-            self.service.stay_near_caller();
+        self.serving.service.end_waiting();
+        if self.job.threads_per_node == 1 {
+            self.serving.service.stay_near_caller();
         }
         result
     }
@@ -198,14 +238,16 @@ impl Runtime {
         let slot = self.threads.get(waiter);
         let (looked_at, nap) = match look_out {
             LookOut::ForBell(nap) => (1, nap),
-            LookOut::ForBellAndFabric => (2, self.fabric().next_timeout().unwrap_or(NAP).min(NAP)),
+            LookOut::ForBellAndFabric(nap) => {
+                (2, self.fabric().next_timeout().unwrap_or(NAP).min(NAP).min(nap))
+            }
         };
         drop(signals);
         if slot.sleeps() {
             let bell = slot.bell().expect("the thread's slot has a bell");
             let fabric = self.fabric().descriptor();
             let mut sources = [PollFd::new(&bell, PollFlags::IN), PollFd::new(&fabric, PollFlags::IN)];
-            let ready = poll(&mut sources[..looked_at], Some(&crate::service::timespec(nap)));
+            let ready = poll(&mut sources[..looked_at], Some(&crate::timers::timespec(nap)));
             if ready.is_ok_and(|ready| ready > 0) {
                 self.account.tallies.wakeups.fetch_add(1, Ordering::Relaxed);
             }
@@ -224,7 +266,7 @@ impl Runtime {
             let waiter = self.waiter(Purpose::Call);
             let _inside = self.account.enter(&self.threads, class);
             let quiet = self.begin_spinning();
-            self.poll_until(waiter, signals, quiet, NAP, room);
+            self.poll_until(waiter, signals, self.unwatched(), quiet, || NAP, room);
         }
     }
 
@@ -238,9 +280,14 @@ impl Runtime {
         let quiet = self.begin_spinning();
         self.tell(|core| self.ask_who_has_heard(core));
         let signals = SignalsHeld::hold();
-        self.poll_until(waiter, signals, quiet, NAP, || {
-            Runtime::all_touched_is_heard(&self.core()).then_some(())
-        });
+        self.poll_until(
+            waiter,
+            signals,
+            self.unwatched(),
+            quiet,
+            || NAP,
+            || Runtime::all_touched_is_heard(&self.core()).then_some(()),
+        );
     }
 
     /// In a job of one node only another thread of this process can end the wait.
@@ -262,7 +309,7 @@ impl Runtime {
 
     /// A touch beyond access, in signal context on the faulting thread.
     pub(super) fn fault(&self, fault: Fault) -> FaultOutcome {
-        if self.left.load(Ordering::Relaxed) || self.is_forked() {
+        if self.life.left.load(Ordering::Relaxed) || self.is_forked() {
             return FaultOutcome::NotOurs;
         }
         let _signals = SignalsHeld::by_the_kernel();
@@ -328,12 +375,16 @@ impl Runtime {
         let call = describe(name, sync);
         let request = |engine: &mut dyn Engine, waiter| engine.handle_sync(sync, waiter);
         let outcome = self.threads.in_call(call, || self.ask(class, activity_of(sync), request));
-        if matches!(sync, Synchronisation::Release(_) | Synchronisation::Publish(_)) {
+        if matches!(
+            sync,
+            Synchronisation::Release(_) | Synchronisation::Publish(_) | Synchronisation::Inform(_)
+        ) {
             self.hold_back(class);
         }
         if let Outcome::Misuse(misuse) = outcome {
             self.fatal(&format!("{name}: {misuse}"));
         }
+        legs::end(Leg::Leave);
         outcome
     }
 
@@ -384,15 +435,9 @@ fn describe(name: &'static str, sync: Synchronisation) -> Call {
         | Synchronisation::Release(lock) => ([Some(lock.0), None], Some(lock.0)),
         Synchronisation::Wait(cond, lock) => ([Some(cond.0), Some(lock.0)], None),
         Synchronisation::Signal(cond) | Synchronisation::Broadcast(cond) => ([Some(cond.0), None], None),
-        Synchronisation::Collective(_) | Synchronisation::Publish(_) => ([None, None], None),
+        Synchronisation::Collective(_) | Synchronisation::Publish(_) | Synchronisation::Inform(_) => {
+            ([None, None], None)
+        }
     };
     Call { name, arguments, lock, site: call_site::noted() }
-}
-
-pub(crate) fn classify(kind: FaultKind) -> (TimeClass, Access) {
-    match kind {
-        FaultKind::Read => (TimeClass::ReadFault, Access::Read),
-        FaultKind::Write => (TimeClass::WriteFault, Access::Write),
-        FaultKind::Unknown => (TimeClass::ReadFault, Access::None),
-    }
 }

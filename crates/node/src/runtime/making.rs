@@ -7,30 +7,32 @@ use hiroba_base::{NodeId, PageSize};
 use hiroba_fabric::Fabric;
 use hiroba_memory::fault::{self, FaultHandler, FaultSource, FaultSourceKind};
 use hiroba_memory::{ForkGuard, MemoryConfig, MemoryError, SharedMemory, Twins};
+use hiroba_paging::PolicyKind;
 use hiroba_protocol::aurc::mapped::MappingRule;
-use hiroba_protocol::hlrc::Hlrc;
 use hiroba_protocol::{Consistency, Engine, HomePolicy, Protocol, WriteTracking};
 use hiroba_wire::control::{FaultSourceChoice, JobDescription, WriteTrackingChoice};
 use hiroba_wire::{Limits, Placement};
 
-use super::{Handler, Runtime};
+use super::{Allocations, Handler, Job, Life, Runtime, Serving};
 use crate::NodeError;
 use crate::account::Account;
+use crate::budget::Budget;
 use crate::control::ControlChannel;
-use crate::fabrics::Ends;
-use crate::follow::ProgramImage;
-use crate::heap::Heap;
-use crate::host::Core;
 use crate::layout::Layout;
-use crate::liveness::Peers;
-use crate::lulls::Lulls;
-use crate::mapping::Unmapped;
 use crate::patience::Patience;
-use crate::races::Races;
-use crate::service::Service;
-use crate::space::{CollectiveSpace, RegionOptions};
+use crate::runtime::fabrics::Ends;
+use crate::runtime::follow::ProgramImage;
+use crate::runtime::heap::Heap;
+use crate::runtime::host::Core;
+use crate::runtime::host::races::Races;
+use crate::runtime::liveness::Peers;
+use crate::runtime::lulls::Lulls;
+use crate::runtime::mapping::Unmapped;
+use crate::runtime::ports::Ports;
+use crate::runtime::service::Service;
+use crate::runtime::space::{CollectiveSpace, RegionOptions};
+use crate::runtime::tracing::Recorder;
 use crate::threads::Threads;
-use crate::tracing::Recorder;
 
 impl Runtime {
     pub(super) fn alone() -> Result<Runtime, NodeError> {
@@ -54,6 +56,7 @@ impl Runtime {
             protocol: Protocol::Hlrc,
             home_policy: HomePolicy::Fixed,
             prefetch: true,
+            budget: None,
         })
     }
 
@@ -64,25 +67,28 @@ impl Runtime {
             randomise_what_is_executed_later();
         }
         let (protocol, home_policy) = check_job(&job)?;
-        if job.without_seal && !may_lack_seals {
+        if job.transport.without_seal && !may_lack_seals {
             return Err(NodeError::WithoutSeal);
         }
         let nodes = job.addresses.len() as u16;
         let memory = Arc::new(ends.reserve_memory(&job)?);
-        let page_size = default_page_size(&memory, job.page_size)?;
-        let write_tracking =
-            if protocol.needs_write_faults() { WriteTrackingChoice::Fault } else { job.write_tracking };
+        let page_size = default_page_size(&memory, job.coherence.page_size)?;
+        let write_tracking = if protocol.needs_write_faults() {
+            WriteTrackingChoice::Fault
+        } else {
+            job.coherence.write_tracking
+        };
         let mut faults = None;
         let mut fabric = None;
         if nodes > 1 {
-            faults = Some(if job.races {
-                open_faults_for_races(job.fault_source, &memory)?
+            faults = Some(if job.coherence.races {
+                open_faults_for_races(job.coherence.fault_source, &memory)?
             } else {
-                open_faults(job.fault_source, write_tracking, &memory)?
+                open_faults(job.coherence.fault_source, write_tracking, &memory)?
             });
             fabric = Some(ends.open_fabric(&job)?);
         }
-        let fabric_name = job.fabric.name().to_owned();
+        let fabric_name = job.transport.fabric.name().to_owned();
         let granule_bytes = memory.granule().bytes() as u32;
         let recorder = ends.open_trace(&job, granule_bytes)?;
         let threads_per_node = u32::from(job.threads_per_node);
@@ -98,13 +104,14 @@ impl Runtime {
             fabric_name,
             control,
             peers: Peers::new(&job),
-            looks_for_races: job.races,
+            looks_for_races: job.coherence.races,
             recorder,
             cores_suffice: do_cores_suffice(&job),
             low_latency: job.low_latency,
             protocol,
             home_policy,
-            prefetch: job.prefetch,
+            prefetch: job.coherence.prefetch,
+            budget: budget_of(&job, page_size)?,
         })
     }
 
@@ -127,6 +134,7 @@ impl Runtime {
             protocol,
             home_policy,
             prefetch,
+            budget,
         } = parts;
         let granule_bytes = memory.granule().bytes() as u32;
         let limits = Limits { nodes, region_granules: memory.granules(), granule_bytes };
@@ -137,14 +145,14 @@ impl Runtime {
         };
         let looks_for_races = looks_for_races && nodes > 1;
         let mut engine = if looks_for_races {
-            Hlrc::looking_for_races(me, limits)
+            Consistency::looking_for_races(me, limits)
         } else {
             let one_sided = fabric.as_deref().and_then(|fabric| fabric.one_sided());
             let reached = NodeId::all(nodes)
                 .filter(|node| *node != me && one_sided.is_some_and(|one_sided| one_sided.reaches(*node)));
             Consistency::under(protocol, me, limits, tracking, reached).moving_homes(home_policy)
         };
-        engine = engine.fetching_ahead(prefetch);
+        engine = engine.prefetching(prefetch);
         if recorder.is_some() {
             engine = engine.telling();
         }
@@ -156,44 +164,39 @@ impl Runtime {
             engine = engine.mapping_homes(MappingRule::default());
         }
         let races = looks_for_races.then(Races::default);
-        let core = Core::new(Box::new(engine), Twins::new(memory.clone()), races);
+        let core = Core::new(Box::new(engine), Twins::new(memory.clone()), races, budget);
         let heap = Heap::new(me, &memory, layout.arena(me), page_size);
         let lulls = Lulls::new()?;
+        let job = Job { nodes, threads_per_node, page_size, protocol, looks_for_races, limits, layout };
+        let service = Service::new(fabric.as_deref(), control.as_ref(), low_latency, &lulls)?;
+        let space = Mutex::new(CollectiveSpace::default());
         let runtime = Runtime {
             me,
-            nodes,
-            limits,
-            protocol,
-            looks_for_races,
-            forks: ForkGuard::new()?,
-            layout,
+            job,
             memory,
             faults,
+            unmapped: Unmapped::over(fabric_name),
+            fabric,
             core: Mutex::new(core),
-            heap,
+            serving: Serving { service, lulls, messages_received: AtomicU64::new(0), peers },
+            allocations: Allocations { heap, space, regions_made: Mutex::new(()) },
+            ports: Ports::new(me, nodes),
             image: ProgramImage::default(),
             threads: Threads::new(),
-            threads_per_node,
-            page_size,
-            account: Account::new(threads_per_node),
-            messages_received: AtomicU64::new(0),
-            peers,
-            service: Service::new(fabric.as_deref(), control.as_ref(), low_latency, &lulls)?,
-            lulls,
-            fabric,
-            unmapped: Unmapped::over(fabric_name),
-            control,
-            space: Mutex::new(CollectiveSpace::default()),
-            regions_made: Mutex::new(()),
             team: AtomicU32::new(1),
             patience: Patience::new(cores_suffice, threads_per_node),
+            account: Account::new(threads_per_node),
+            control,
             recorder,
-            left: AtomicBool::new(false),
-            closed: AtomicBool::new(false),
+            life: Life {
+                forks: ForkGuard::new()?,
+                left: AtomicBool::new(false),
+                closed: AtomicBool::new(false),
+            },
         };
         for node in NodeId::all(nodes) {
             let options = RegionOptions { placement: Placement::On(node), page_size, protocol: None };
-            runtime.trace_region(runtime.layout.arena(node), options);
+            runtime.trace_region(runtime.job.layout.arena(node), options);
         }
         Ok(runtime)
     }
@@ -220,6 +223,7 @@ struct Parts {
     protocol: Protocol,
     home_policy: HomePolicy,
     prefetch: bool,
+    budget: Option<Budget>,
 }
 
 /// The launcher has this process's own addresses fixed, for they must be equal on all nodes. What the process executes from
@@ -290,12 +294,26 @@ fn check_job(job: &JobDescription) -> Result<(Protocol, HomePolicy), NodeError> 
         return Err(NodeError::other_build(job.version.clone(), job.build.clone()));
     }
     let unknown = |what, known, got: &str| NodeError::Unknown { what, known, got: got.to_owned() };
-    let protocol = Protocol::named(&job.protocol)
-        .ok_or_else(|| unknown("protocol", Protocol::names(), &job.protocol))?;
-    let policy = HomePolicy::named(&job.home_migration).ok_or_else(|| {
-        unknown("home migration", HomePolicy::ALL.map(HomePolicy::name).join(" or "), &job.home_migration)
+    let protocol = Protocol::named(&job.coherence.protocol)
+        .ok_or_else(|| unknown("protocol", Protocol::names(), &job.coherence.protocol))?;
+    let policy = HomePolicy::named(&job.coherence.home_migration).ok_or_else(|| {
+        unknown(
+            "home migration",
+            HomePolicy::ALL.map(HomePolicy::name).join(" or "),
+            &job.coherence.home_migration,
+        )
     })?;
     Ok((protocol, policy))
+}
+
+fn budget_of(job: &JobDescription, page_size: PageSize) -> Result<Option<Budget>, NodeError> {
+    let Some(limit) = &job.coherence.memory_limit else { return Ok(None) };
+    let kind: PolicyKind = limit.replacement.parse().map_err(|_| NodeError::Unknown {
+        what: "replacement policy",
+        known: PolicyKind::ALL.map(PolicyKind::name).join(", "),
+        got: limit.replacement.clone(),
+    })?;
+    Ok(Some(Budget::new(limit.bytes, page_size.bytes() as u64, kind)))
 }
 
 fn open_faults(

@@ -1,16 +1,17 @@
 //! Habits: pages that a program reads in every phase are fetched at the barrier before it.
 //!
-//! Iterative programs fault on the same pages in every phase, one after the other, a round trip each. A page that a
-//! thread asks for soon after a barrier has voided it is taken for a habit. The next time that a barrier voids it,
-//! it is asked for as many barriers later as the thread came then, together with all others of that barrier, in one
-//! message to each home. Most pages are read in the phase that follows. A page of a home that no other node reads
-//! is voided one barrier after it was fetched, since the fetch makes it shared, and read when it has been written
-//! again.
+//! Iterative programs fault on the same pages in every phase, one after the other, a round trip each. A page
+//! that a thread asks for soon after a barrier has voided it is taken for a habit. The next time that a
+//! barrier voids it, it is asked for as many barriers later as the thread came then, together with all others
+//! of that barrier, in one message to each home. Most pages are read in the phase that follows. A page of a
+//! home that no other node reads is voided one barrier after it was fetched, since the fetch makes it shared,
+//! and read when it has been written again.
 //!
-//! A page that has come unasked does not fault, so nobody sees whether it is still read. A habit that has been seen
-//! twice in a row is first put to a **trial**: the page is fetched, but left without access, and the fault of its
-//! first touch, which needs no message, proves the habit right. Then the habit is believed a few times, and put to
-//! a trial again. Each time that it proves right it is believed twice as often, up to a bound.
+//! A page that has come unasked does not fault, so nobody sees whether it is still read. A habit that has
+//! been seen twice in a row is first put to a **trial**: the page is fetched, but left without access, and
+//! the fault of its first touch, which needs no message, proves the habit right. Then the habit is believed a
+//! few times, and put to a trial again. Each time that it proves right it is believed twice as often, up to a
+//! bound.
 //!
 //! | state | when the page is voided by a barrier | when the program faults on it at the same distance |
 //! |---|---|---|
@@ -19,11 +20,11 @@
 //! | on trial | a mistake → none | → believed |
 //! | believed | fetched in time, open; one time less | – |
 //!
-//! A page on trial that is lost again was fetched in vain: a mistake. The distance from its loss to its use is then
-//! counted from the first loss, as if it had not been fetched. After [`MISTAKES_MAX`] mistakes in a row a page has no
-//! habits: where distances alternate, as with two arrays that change places, none is right for long. It may have
-//! habits again when it has been read at one distance so often that an old habit would be believed for as long as
-//! any.
+//! A page on trial that is lost again was fetched in vain: a mistake. The distance from its loss to its use
+//! is then counted from the first loss, as if it had not been fetched. After [`MISTAKES_MAX`] mistakes in a
+//! row a page has no habits: where distances alternate, as with two arrays that change places, none is right
+//! for long. It may have habits again when it has been read at one distance so often that an old habit would
+//! be believed for as long as any.
 //!
 //! Where a habit has proved right, the reader may order the page: [`supplies`](super::supplies).
 
@@ -97,6 +98,7 @@ impl Habit {
     /// The page is used in this epoch. Whether that has proved a habit right; none if there is no habit.
     fn note_use(&mut self, epoch: u64, comes_unasked: bool) -> Option<bool> {
         self.is_on_trial = false;
+        assert!(epoch >= self.lost_in, "a page is lost before it is used");
         let later = epoch - self.lost_in;
         if self.lost_in == 0 || later >= PHASES_MAX {
             (self.trust, self.believed) = (0, 0);
@@ -110,6 +112,7 @@ impl Habit {
         if self.believed > 0 || self.trust == BELIEVED_MAX {
             self.mistakes = 0;
         }
+        assert!(self.trust <= BELIEVED_MAX && self.believed <= self.trust, "belief is bounded by trust");
         Some(has_proved_right)
     }
 }
@@ -142,6 +145,7 @@ impl Anticipation {
         voided: &PageSet,
     ) -> Fetches {
         let epoch = site.collectives_done;
+        assert!(epoch > 0, "a barrier is over, which counts");
         self.due.resize_with(PHASES_MAX as usize, Vec::new);
         for page in voided.iter() {
             let guess = self.guesses.entry(page).or_default();

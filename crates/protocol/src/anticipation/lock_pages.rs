@@ -1,16 +1,16 @@
 //! Lock pages: pages that go from node to node with a lock are fetched as soon as the lock comes.
 //!
-//! What a lock protects is read and written by one holder after the other (the *migratory* pattern of Bennett,
-//! Carter and Zwaenepoel). Each holder faults on the same pages, one after the other, right after it has got the
-//! lock, whose notices have just voided them. So a page on which a thread faults after that is taken for the
-//! lock's. The next time that a grant of the same lock voids it, it is asked for at once, with all others of the
-//! lock, in one message to each home.
+//! What a lock protects is read and written by one holder after the other (the *migratory* pattern of
+//! Bennett, Carter and Zwaenepoel). Each holder faults on the same pages, one after the other, right after it
+//! has got the lock, whose notices have just voided them. So a page on which a thread faults after that is
+//! taken for the lock's. The next time that a grant of the same lock voids it, it is asked for at once, with
+//! all others of the lock, in one message to each home.
 //!
-//! As with [`habits`](super::habits), nobody sees whether a page that came unasked is still read. It is believed a
-//! few times only, and the program must fault once more to renew that.
+//! As with [`habits`](super::habits), nobody sees whether a page that came unasked is still read. It is
+//! believed a few times only, and the program must fault once more to renew that.
 //!
-//! Where that has proved right, the node orders the page from its home, which sends it ahead of the lock whenever it
-//! hands that over itself: see [`supplies`](super::supplies).
+//! Where that has proved right, the node orders the page from its home, which sends it ahead of the lock
+//! whenever it hands that over itself: see [`supplies`](super::supplies).
 
 use hiroba_base::{LockId, PageId, PageSet};
 use hiroba_wire::Message;
@@ -53,7 +53,7 @@ impl Anticipation {
     /// A thread has faulted on the page, which was absent or on trial.
     pub(super) fn note_lock_page(&mut self, site: &mut Site, copies: &impl Copies, page: PageId) {
         let home = site.locate(page).home;
-        let may_order = self.supplies.is_on && site.fetches_ahead && !copies.reads_itself(home);
+        let may_order = self.supplies.is_on && site.prefetches && !copies.reads_itself(home);
         let lock_page = &mut self.guesses.entry(page).or_default().lock_page;
         let Some(lock) = lock_page.lost_with else { return };
         let has_proved_right = lock_page.trust > 0;
@@ -62,6 +62,7 @@ impl Anticipation {
         let is_due = has_proved_right || self.supplies.is_hasty;
         let may_order = may_order && is_due && lock_page.ordered_with.is_none() && lock_page.ends < ENDS_MAX;
         if may_order && self.supplies.charge(home, site.page_bytes(page)) {
+            assert_ne!(home, site.me, "{page}: a home orders nothing from itself");
             lock_page.ordered_with = Some(lock);
             let pages = [page].into_iter().collect();
             site.out.send(home, &Message::StandingOrder { lock: Some(lock), pages, stands: true });
@@ -73,6 +74,7 @@ impl Anticipation {
         let lock_page = &mut self.guesses.entry(page).or_default().lock_page;
         (lock_page.believed, lock_page.trust) = (0, 0);
         if let Some(lock) = lock_page.ordered_with.take() {
+            assert!(lock_page.ends < ENDS_MAX, "{page}: what has ended too often is not ordered again");
             lock_page.ends += 1;
             let (home, pages) = (site.locate(page).home, [page].into_iter().collect());
             self.supplies.discharge(home, site.page_bytes(page));
@@ -88,7 +90,8 @@ impl Anticipation {
         }
     }
 
-    /// A grant of the lock has voided these pages: proposes those that the program used behind its last grant.
+    /// A grant of the lock has voided these pages: proposes those that the program used behind its last
+    /// grant.
     pub(super) fn follow_lock(
         &mut self,
         site: &mut Site,

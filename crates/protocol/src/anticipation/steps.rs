@@ -1,15 +1,15 @@
-//! Steps: where faults go on at equal distances, upwards or downwards, the pages behind are asked for with the one
-//! that faulted, twice as many each time. A step of one page upwards is believed at once, any other when it has been
-//! made twice. For protocols whose copies are pushed to, so that fetching one page too many costs messages later:
-//! simpler than [`streams`](super::streams), and never ahead of a fault.
+//! Steps: where faults go on at equal distances, upwards or downwards, the pages behind are asked for with
+//! the one that faulted, twice as many each time. A step of one page upwards is believed at once, any other
+//! when it has been made twice. For protocols whose copies are pushed to, so that fetching one page too many
+//! costs messages later: simpler than [`streams`](super::streams), and never ahead of a fault.
 
 use hiroba_base::PageId;
 
 use crate::coherence::Site;
 use crate::home::Located;
 
-/// Rows of faults that are followed at once: of several arrays, by several threads. A new one takes the place of the
-/// one that was quiet for the longest time.
+/// Rows of faults that are followed at once: of several arrays, by several threads. A new one takes the place
+/// of the one that was quiet for the longest time.
 const ROWS_MAX: usize = 16;
 
 /// Pages between two faults of one row, at most.
@@ -51,7 +51,9 @@ impl Steps {
         self.clock += 1;
         let (at, length, clock) = (located.page, located.granules as i64, self.clock);
         // Where pages are longer the steps may not lead from page to page.
+        assert!(length > 0, "{at}: a page has granules");
         if let Some(row) = self.rows.iter_mut().find(|row| row.next == at && row.step % length == 0) {
+            assert_ne!(row.step, 0, "{at}: a row leads somewhere");
             let pages = row.pages.min(pages_max);
             let next = onward(at, row.step, pages + 1);
             *row = Row { at, next, pages: pages.max(1) * 2, last_used: clock, ..*row };
@@ -75,14 +77,16 @@ impl Steps {
         } else if let Some(oldest) = self.rows.iter_mut().min_by_key(|row| row.last_used) {
             *oldest = row;
         }
+        assert!(self.rows.len() <= ROWS_MAX, "no more rows are followed than may be");
         (length, 0)
     }
 }
 
 impl Steps {
-    /// A page is absent, and somebody waits for it: what to ask for with it. The protocol leaves out what is here.
+    /// A page is absent, and somebody waits for it: what to ask for with it. The protocol leaves out what is
+    /// here.
     pub(crate) fn follow(&mut self, site: &Site, absent: Located) -> Vec<PageId> {
-        if !site.fetches_ahead {
+        if !site.prefetches {
             return Vec::new();
         }
         let bytes = u64::from(site.page_bytes(absent.page));

@@ -1,17 +1,17 @@
 //! Streams: pages that the program is about to read, as far as its faults show.
 //!
-//! Faults on absent pages at equal distances, or page after page with nothing between them that would have faulted,
-//! are a **stream**: ascending or descending, one for each of several threads or arrays. Of a stream a **window** of
-//! pages is asked for in one message, and each further window has twice as many pages, up to a bound. Pages that
-//! are here do not fault, so the program's progress would show only at the end of a window, and cost a round trip
-//! there. Therefore the page in the middle of a window, its **marker**, is left without access when it comes.
-//! Touching it costs a fault but no message, and asks for the next window while the rest of this one is still to be
-//! read.
+//! Faults on absent pages at equal distances, or page after page with nothing between them that would have
+//! faulted, are a **stream**: ascending or descending, one for each of several threads or arrays. Of a stream
+//! a **window** of pages is asked for in one message, and each further window has twice as many pages, up to
+//! a bound. Pages that are here do not fault, so the program's progress would show only at the end of a
+//! window, and cost a round trip there. Therefore the page in the middle of a window, its **marker**, is left
+//! without access when it comes. Touching it costs a fault but no message, and asks for the next window while
+//! the rest of this one is still to be read.
 //!
-//! A program that leaves its stream has fetched no more than one window in vain, which is about as much as it has
-//! used. Where programs read short rows again and again even the first windows would be in vain, and would make
-//! pages shared that need not be: each such window makes the node wait for one step more before it takes faults for
-//! a stream, each good one for one less.
+//! A program that leaves its stream has fetched no more than one window in vain, which is about as much as it
+//! has used. Where programs read short rows again and again even the first windows would be in vain, and
+//! would make pages shared that need not be: each such window makes the node wait for one step more before it
+//! takes faults for a stream, each good one for one less.
 
 use core::ops::ControlFlow;
 
@@ -21,7 +21,8 @@ use super::{Copies, Fetches, UnderWay};
 use crate::coherence::Site;
 use crate::home::Located;
 
-/// Streams that are followed at once. A new one takes the place of the one that was quiet for the longest time.
+/// Streams that are followed at once. A new one takes the place of the one that was quiet for the longest
+/// time.
 const STREAMS_MAX: usize = 16;
 
 /// How many equal steps between faults make a stream: at least, and however often windows were in vain.
@@ -37,8 +38,9 @@ const PASSED_PAGES_MAX: u64 = 32;
 /// Pages of a stream's first window.
 const FIRST_WINDOW_PAGES: u64 = 4;
 
-/// Bounds of a window: whichever is reached first, but one page at least. Where this node reads the home's frames
-/// itself nothing travels, so there is no time to bridge, and the faulting thread itself copies the window.
+/// Bounds of a window: whichever is reached first, but one page at least. Where this node reads the home's
+/// frames itself nothing travels, so there is no time to bridge, and the faulting thread itself copies the
+/// window.
 const WINDOW_PAGES_MAX: u64 = 256;
 const WINDOW_BYTES_MAX: u64 = 1 << 20;
 const WINDOW_BYTES_READ_MAX: u64 = 256 << 10;
@@ -71,6 +73,7 @@ impl Streams {
         if let Some(window) = &mut self.streams[index].window
             && !std::mem::replace(&mut window.is_proven, true)
         {
+            assert!(self.steps_needed >= STEPS_NEEDED_MIN, "some steps make a stream");
             self.steps_needed = (self.steps_needed - 1).max(STEPS_NEEDED_MIN);
         }
     }
@@ -117,6 +120,7 @@ fn distance(from: PageId, to: PageId) -> i64 {
 impl Stream {
     fn place(&self, page: PageId, missed: bool) -> Place {
         let Some(window) = self.window else { return Place::Elsewhere };
+        assert_ne!(self.step, 0, "{page}: a stream with a window leads somewhere");
         let onward = |from, to| distance(from, to).wrapping_mul(self.step.signum());
         let slack = self.step.abs().saturating_mul(PASSED_PAGES_MAX as i64);
         let in_step = distance(self.reached, page) % self.step == 0;
@@ -133,8 +137,8 @@ impl Stream {
 }
 
 impl Streams {
-    /// A thread has faulted on a page of another home. It was absent, perhaps on its way here (else `missed`), or was
-    /// left as a marker: it belongs to a stream or may begin one.
+    /// A thread has faulted on a page of another home. It was absent, perhaps on its way here (else
+    /// `missed`), or was left as a marker: it belongs to a stream or may begin one.
     pub(super) fn follow(
         &mut self,
         site: &Site,
@@ -191,11 +195,13 @@ impl Streams {
         };
         let stream = &mut self.streams[index];
         stream.steps = if stream.step == step { stream.steps + 1 } else { 1 };
+        assert_ne!(step, 0, "{}: a step leads to another page", page.page);
         (stream.reached, stream.step, stream.last_used) = (page.page, step, clock);
         (stream.steps >= self.steps_needed).then_some(index)
     }
 
-    /// The program has come to `page`. Its next window begins behind that, or behind the window that it is in.
+    /// The program has come to `page`. Its next window begins behind that, or behind the window that it is
+    /// in.
     fn fetch_next_window(
         &mut self,
         site: &Site,
@@ -232,6 +238,7 @@ impl Streams {
         if !wanted.is_empty() || !site.is_home(marker) && copies.is_under_way(marker) {
             under_way.closed.insert(marker);
         }
+        assert!(wanted.len() as u64 <= pages, "a window has no more pages than it may");
         stream.reached = page.page;
         let is_proven = stream.window.is_some_and(|window| window.is_proven);
         stream.window = Some(Window { pages, is_proven, marker, behind });
@@ -268,8 +275,8 @@ fn runs_free(site: &Site, copies: &impl Copies, page: PageId) -> bool {
     site.is_home(page) || copies.access(page) != Access::None
 }
 
-/// Visits pages from `first` on, never beyond the region of `page`, and no more than a few times `pages`. The page
-/// behind the last one visited.
+/// Visits pages from `first` on, never beyond the region of `page`, and no more than a few times `pages`. The
+/// page behind the last one visited.
 fn each_ahead(
     site: &Site,
     page: Located,

@@ -1,13 +1,13 @@
 //! Supplies: what a node reads after every barrier at which it has changed comes without its asking.
 //!
-//! Read first: Monnerat, Bianchini, *Efficiently Adapting to Sharing Patterns in Software DSMs*, HPCA 1998; for what
-//! to do about updates that nobody reads Karlin, Manasse, Rudolph, Sleator, *Competitive Snoopy Caching*,
-//! Algorithmica 1988.
+//! Read first: Monnerat, Bianchini, *Efficiently Adapting to Sharing Patterns in Software DSMs*, HPCA 1998;
+//! for what to do about updates that nobody reads Karlin, Manasse, Rudolph, Sleator, *Competitive Snoopy
+//! Caching*, Algorithmica 1988.
 //!
-//! A producer writes a page in one phase, and its consumers read it in the next. By invalidation each consumer asks
-//! for the page behind the barrier ([`habits`](super::habits)): a round trip that nothing overlaps with. By update
-//! the page is there when the barrier is over, since its home sends it before it arrives. Which of both is better
-//! depends on whether the page is read, so each page's readers choose:
+//! A producer writes a page in one phase, and its consumers read it in the next. By invalidation each
+//! consumer asks for the page behind the barrier ([`habits`](super::habits)): a round trip that nothing
+//! overlaps with. By update the page is there when the barrier is over, since its home sends it before it
+//! arrives. Which of both is better depends on whether the page is read, so each page's readers choose:
 //!
 //! ```text
 //!   reader ──StandingOrder──▶ home                 the page's habit has proved right
@@ -21,19 +21,20 @@
 //! | on trial | it is installed, without access | a fault without message: believed twice as often |
 //! | on trial, untouched | the order ends | – |
 //!
-//! A page that is believed does not fault, so nobody sees whether it is still read. A trial now and then shows that,
-//! for a local fault.
+//! A page that is believed does not fault, so nobody sees whether it is still read. A trial now and then
+//! shows that, for a local fault.
 //!
-//! Why it is right: a supply is a page as its home had it, with its version, like any reply. It waits until its
-//! reader has left the barrier, and is taken only if it has all that the reader has heard of *and all that the
-//! reader has written itself* (a diff may have crossed it). Nobody waits for a supply: where it comes too late, or
-//! is of no use, the page is fetched like any other. So home and reader need not agree on which orders stand.
+//! Why it is right: a supply is a page as its home had it, with its version, like any reply. It waits until
+//! its reader has left the barrier, and is taken only if it has all that the reader has heard of *and all
+//! that the reader has written itself* (a diff may have crossed it). Nobody waits for a supply: where it
+//! comes too late, or is of no use, the page is fetched like any other. So home and reader need not agree on
+//! which orders stand.
 //!
-//! Pages come with a lock in the same way ([`lock_pages`](super::lock_pages)): if a page's home hands the lock over,
-//! it sends what is ordered with it first, and that waits for the grant.
+//! Pages come with a lock in the same way ([`lock_pages`](super::lock_pages)): if a page's home hands the
+//! lock over, it sends what is ordered with it first, and that waits for the grant.
 //!
-//! While a page has orders, its home takes it for shared and watches it, so that each change has a notice, and is
-//! supplied, at the very next barrier.
+//! While a page has orders, its home takes it for shared and watches it, so that each change has a notice,
+//! and is supplied, at the very next barrier.
 
 use core::ops::Range;
 use std::collections::BTreeMap;
@@ -48,9 +49,9 @@ use crate::NewContent;
 use crate::coherence::Site;
 use crate::home::Located;
 
-/// Bytes of pages for which a node has orders at one home: a barrier, or a lock's grant, waits for no more than this.
-/// At most twice this much waits at a reader from each home, since a home may arrive once more before the reader has
-/// left.
+/// Bytes of pages for which a node has orders at one home: a barrier, or a lock's grant, waits for no more
+/// than this. At most twice this much waits at a reader from each home, since a home may arrive once more
+/// before the reader has left.
 const ORDERED_BYTES_MAX: u64 = 4 << 20;
 
 /// An order that has ended this many times was a mistake: it is not placed again.
@@ -142,7 +143,9 @@ impl Supplies {
 
     /// An order has ended.
     pub(super) fn discharge(&mut self, home: NodeId, page_bytes: u32) {
-        *self.ordered_bytes.entry(home).or_default() -= u64::from(page_bytes);
+        let ordered = self.ordered_bytes.entry(home).or_default();
+        assert!(*ordered >= u64::from(page_bytes), "an order at node {home} that ends was counted");
+        *ordered -= u64::from(page_bytes);
     }
 }
 
@@ -159,12 +162,13 @@ impl Anticipation {
         let home = site.locate(page).home;
         let is_due = self.supplies.is_on && (has_proved_right || self.supplies.is_hasty);
         // A node that reads the home's frame itself needs no message anyway.
-        if !is_due || !site.fetches_ahead || copies.reads_itself(home) {
+        if !is_due || !site.prefetches || copies.reads_itself(home) {
             return;
         }
         let order = &mut self.guesses.entry(page).or_default().order;
         let may_order = !order.is_placed && order.ends < ENDS_MAX;
         if may_order && self.supplies.charge(home, site.page_bytes(page)) {
+            assert_ne!(home, site.me, "{page}: a home orders nothing from itself");
             order.is_placed = true;
             self.supplies.news.entry((home, true)).or_default().insert(page);
         }
@@ -174,6 +178,7 @@ impl Anticipation {
     fn end_order(&mut self, site: &Site, page: PageId) {
         let order = &mut self.guesses.entry(page).or_default().order;
         if order.is_placed {
+            assert!(order.ends < ENDS_MAX, "{page}: what has ended too often is not ordered again");
             order.ends += 1;
             self.forget_order(site, page);
             let home = site.locate(page).home;
@@ -246,8 +251,8 @@ impl Anticipation {
         }
     }
 
-    /// The node leaves a collective, or has got a lock, and has heard what it is told there. What came ahead of that
-    /// is to be taken, but for pages that are good.
+    /// The node leaves a collective, or has got a lock, and has heard what it is told there. What came ahead
+    /// of that is to be taken, but for pages that are good.
     pub(crate) fn expect_supplies(&mut self, copies: &impl Copies, ahead_of: Ahead) {
         let Supplies { came, expected, .. } = &mut self.supplies;
         let is_due = |supply: &mut Supply| match (supply.ahead_of, ahead_of) {
@@ -263,8 +268,8 @@ impl Anticipation {
         self.supplies.expects(page)
     }
 
-    /// What was sent ahead of the barrier that has just ended, or of the lock that has come, and is of use. The
-    /// protocol installs it before the program's threads go on.
+    /// What was sent ahead of the barrier that has just ended, or of the lock that has come, and is of use.
+    /// The protocol installs it before the program's threads go on.
     pub(crate) fn take_expected(&mut self, site: &mut Site, copies: &impl Copies) -> Vec<Accepted> {
         let mut accepted = Vec::new();
         for (page, supply) in std::mem::take(&mut self.supplies.expected) {
@@ -292,6 +297,7 @@ impl Anticipation {
             if guess.order.is_on_trial {
                 self.under_way.closed.insert(page);
             }
+            assert_eq!(located.page, page, "a supply is of a whole page");
             accepted.push(Accepted { page: located, version, content });
         }
         accepted
@@ -300,10 +306,11 @@ impl Anticipation {
 
 /// The home's side.
 impl Anticipation {
-    /// A reader places orders, or ends them. Returns the pages for which a reader has begun to want every change.
+    /// A reader places orders, or ends them. Returns the pages for which a reader has begun to want every
+    /// change.
     ///
-    /// A page may be homed elsewhere, as its reader does not know yet, or this node does not: an order counts while
-    /// the page is homed here.
+    /// A page may be homed elsewhere, as its reader does not know yet, or this node does not: an order counts
+    /// while the page is homed here.
     pub(crate) fn note_orders(
         &mut self,
         from: NodeId,
@@ -337,11 +344,11 @@ impl Anticipation {
         orders.values_mut().chain(lock_orders.values_mut()).for_each(|pages| _ = pages.remove(page));
     }
 
-    /// The lock goes to another node, which has seen the intervals of `seen`: the pages to be sent ahead, which this
-    /// node has ordered with it and lacks. They hold all that the grant tells of.
+    /// The lock goes to another node, which has seen the intervals of `seen`: the pages to be sent ahead,
+    /// which this node has ordered with it and lacks. They hold all that the grant tells of.
     ///
-    /// Only a page's home may send it: a receiver that had it from another node could change it again, and its diff
-    /// overtake that node's on the way to the home.
+    /// Only a page's home may send it: a receiver that had it from another node could change it again, and
+    /// its diff overtake that node's on the way to the home.
     pub(crate) fn to_send_with_lock(
         &self,
         site: &Site,
@@ -358,8 +365,8 @@ impl Anticipation {
         ordered.iter().filter(|page| lacks(*page) && copies.may_send(site, *page)).collect()
     }
 
-    /// The node arrives at a barrier: what it has changed since the last one, by reader. Others' diffs may be on
-    /// their way; a reader who has heard of them asks.
+    /// The node arrives at a barrier: what it has changed since the last one, by reader. Others' diffs may be
+    /// on their way; a reader who has heard of them asks.
     pub(crate) fn to_send_ahead(&self, site: &Site, copies: &impl Copies) -> Vec<(NodeId, Vec<PageId>)> {
         if self.supplies.orders.is_empty() {
             return Vec::new();

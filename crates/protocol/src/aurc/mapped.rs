@@ -1,7 +1,8 @@
 //! Automatic update where nodes share memory: pages that every node has mapped onto their home's frame.
 //!
 //! Read first: Blumrich, Li, Alpert, Dubnicki, Felten, Sandberg, *Virtual Memory Mapped Network Interface for the SHRIMP Multicomputer*, ISCA
-//! 1994, for the mappings on which automatic update rests; then [`crate::aurc`].
+//! 1994, for the mappings on which automatic update rests (Barli and others, section 2.2 and figure 2: outgoing and incoming buffers); then
+//! [`crate::aurc`].
 //!
 //! In the papers a copy is mapped to its home's page, and the network interface repeats each store there. Nodes that share memory need no
 //! interface for that: all of them map the home's frame itself. A store is at the home when it is done; there is no copy, twin, diff, notice or
@@ -35,12 +36,13 @@
 use std::collections::VecDeque;
 
 use hiroba_base::{Access, IntervalSeq, NodeId, PageId, PageRange, PageSet, VersionVector};
-use hiroba_wire::{AtomicOutcome, Message, Placement, Ticket};
+use hiroba_wire::{AtomicOutcome, Message, Ticket};
 use rustc_hash::FxHashMap;
 
 use crate::coherence::{Coherence, Site, WordOperation};
-use crate::home::{HomeMap, Located};
-use crate::{Done, Effect, Fact, Outcome, ProtocolError, Waiter, unexpected};
+use crate::home::{HomeMap, Layout, Located};
+use crate::words::{Client, Operated, Turns};
+use crate::{Done, Effect, Expected, Outcome, ProtocolError, Waiter, unexpected};
 
 /// A run of pages of one home is mapped if it has so many bytes: shorter ones would cost more mappings than they save faults.
 pub const RUN_BYTES_MIN: u64 = 2 << 20;
@@ -76,18 +78,17 @@ impl MappingRule {
     pub(crate) fn parts(
         self,
         homes: &HomeMap,
-        region: PageRange,
-        granules_per_page: u64,
-        placement: Placement,
+        layout: &Layout,
         granule_bytes: u32,
         runs_max: usize,
     ) -> Vec<Part> {
         let granules_min = self.run_bytes_min.div_ceil(u64::from(granule_bytes));
         let mut parts = Vec::new();
+        let region = layout.granules;
         let mut rest = region;
         let is_mapped = |run: &(PageRange, NodeId)| run.0.count >= granules_min;
         // Of a region that is spread page by page no run is longer than the first: it need not be walked through.
-        let mut runs = homes.runs(region, granules_per_page, placement).peekable();
+        let mut runs = homes.runs(layout).peekable();
         let some = runs.peek().is_some_and(is_mapped);
         for (run, home) in runs.filter(is_mapped).take(if some { runs_max } else { 0 }) {
             let before = PageRange { first: rest.first, count: run.first.0 - rest.first.0 };
@@ -96,15 +97,10 @@ impl MappingRule {
             rest = PageRange { first: run.end(), count: region.end().0 - run.end().0 };
         }
         parts.extend((rest.count > 0).then_some(Part { granules: rest, mapped_onto: None }));
+        let granules: u64 = parts.iter().map(|part| part.granules.count).sum();
+        assert_eq!(granules, region.count, "the parts of a region are all of it");
         parts
     }
-}
-
-/// Who asked the home to operate on a word.
-#[derive(Clone, Copy, Debug)]
-enum Client {
-    Here(Waiter),
-    There(NodeId, Ticket),
 }
 
 /// The pages of a node that are mapped onto their homes' frames.
@@ -114,38 +110,29 @@ pub struct Mapped {
     operations: VecDeque<(Client, u32)>,
     /// Words of other homes for whose results threads of this node wait.
     asked: FxHashMap<Ticket, (PageId, u32)>,
-    /// How many operations there were on each word, where somebody keeps a record.
-    turns: FxHashMap<(PageId, u32), u64>,
+    turns: Turns,
 }
 
 impl Mapped {
     fn begin(&mut self, site: &mut Site, client: Client, asked: WordOperation) {
         let WordOperation { page, offset, operation, .. } = asked;
+        assert!(site.is_home(page), "{page}: its home operates on its words");
         self.operations.push_back((client, offset));
         site.out.push(Effect::Atomic { page, offset, operation });
     }
 
     fn finish(&mut self, site: &mut Site, page: PageId, outcome: AtomicOutcome) {
         let (client, offset) = self.operations.pop_front().expect("every answer has its effect");
-        let mut turn = 0;
-        if site.tells() {
-            let turns = self.turns.entry((page, offset)).or_default();
-            turn = *turns;
-            *turns += 1;
-        }
-        match client {
-            Client::Here(waiter) => {
-                site.tell(|| Some(Fact::Atomic { waiter, page, offset, turn, outcome }));
-                site.out.wake(waiter, Outcome::Atomic(outcome));
-            }
-            Client::There(node, ticket) => {
-                site.out.send(node, &Message::AtomicReply { ticket, page, outcome, turn });
-            }
-        }
+        let turn = self.turns.count(site, page, offset);
+        site.answer_operation(client, Operated { page, offset, turn, outcome });
     }
 }
 
 impl Coherence for Mapped {
+    fn leaves_intervals_open(&self) -> bool {
+        true
+    }
+
     fn access(&self, _page: PageId) -> Access {
         Access::Write
     }
@@ -155,8 +142,8 @@ impl Coherence for Mapped {
         Vec::new()
     }
 
-    fn state(&self, _site: &Site, _page: Located) -> Result<&'static str, String> {
-        Ok("mapped")
+    fn state(&self, _site: &Site, _page: Located) -> Option<Result<&'static str, String>> {
+        Some(Ok("mapped"))
     }
 
     /// A fault source may take access away for reasons of its own: then it is given again.
@@ -172,7 +159,8 @@ impl Coherence for Mapped {
             return self.begin(site, Client::Here(waiter), asked);
         }
         let (ticket, needed) = (waiter.0, VersionVector::new());
-        self.asked.insert(ticket, (page, offset));
+        let before = self.asked.insert(ticket, (page, offset));
+        assert!(before.is_none(), "thread {ticket} waits for one operation at a time");
         site.out.send(home, &Message::AtomicRequest { ticket, page, offset, operation, needed });
     }
 
@@ -193,20 +181,16 @@ impl Coherence for Mapped {
             }
             Message::AtomicReply { ticket, page, outcome, turn } => match self.asked.remove(ticket) {
                 Some((asked, offset)) if asked == *page => {
-                    let (waiter, page, outcome, turn) = (Waiter(*ticket), *page, *outcome, *turn);
-                    site.tell(|| Some(Fact::Atomic { waiter, page, offset, turn, outcome }));
-                    site.out.wake(waiter, Outcome::Atomic(outcome));
+                    let operated = Operated { page: *page, offset, turn: *turn, outcome: *outcome };
+                    site.end_operation(Waiter(*ticket), operated);
                     Ok(())
                 }
                 _ => {
                     let got = format!("one of {page} for thread {ticket}");
-                    Err(unexpected("an atomic's result only after a request", got))
+                    Err(unexpected(Expected::RequestedAtomic, got))
                 }
             },
-            _ => Err(unexpected(
-                "about pages that are mapped onto their home's frames only operations on words, and their answers",
-                "another message".to_owned(),
-            )),
+            _ => Err(unexpected(Expected::MappedPagesMessage, "another message".to_owned())),
         }
     }
 

@@ -3,12 +3,12 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use hiroba_base::{Access, NodeId, PageId, PageSet, VersionVector};
-use hiroba_wire::{AtomicOperation, AtomicOutcome, Message, PageDiff, PagesWanted, Ticket};
+use hiroba_wire::{AtomicOperation, AtomicOutcome, Message, PageDiff, PagesWanted};
 
 use super::{Erc, Mode, batches};
 use crate::coherence::Site;
-use crate::home::{HomePolicy, HomeUse};
-use crate::{Effect, Fact, Outcome, PageToSend, ProtocolError, Waiter, diff, unexpected};
+use crate::words::{Client, Operated};
+use crate::{Effect, Expected, PageToSend, ProtocolError, diff, unexpected};
 
 /// A reply with several pages is no longer than this: the first of them can be used while the next ones travel, and with its head it
 /// fits the longest datagram.
@@ -26,8 +26,6 @@ pub(super) struct Directory {
     pub(super) unsettled: BTreeSet<u64>,
     /// When somebody keeps a record: how many operations there were on each atomic word, by offset.
     pub(super) turns: BTreeMap<u32, u64>,
-    /// Where homes move: by whom it is used.
-    pub(super) used: HomeUse,
 }
 
 impl Directory {
@@ -60,14 +58,7 @@ enum Then {
     /// A writer is told that its diffs are performed.
     Perform { writer: NodeId, page: PageId, count: u32 },
     /// The result of an atomic operation is told.
-    Tell { client: Client, page: PageId, offset: u32, outcome: AtomicOutcome, turn: u64 },
-}
-
-/// Who waits for an atomic operation.
-#[derive(Clone, Copy, Debug)]
-pub(super) enum Client {
-    Here(Waiter),
-    There(NodeId, Ticket),
+    Tell(Client, Operated),
 }
 
 /// Sending copies.
@@ -77,6 +68,8 @@ impl Erc {
         self.page(site, page_id).directory.as_mut().expect("the page is homed here")
     }
 
+    /// The home's side of a fault: it keeps the page's latest content and the directory of who has copies
+    /// (Sakae and others, section 2.2). Home, exclusive → home, shared, clean.
     pub(super) fn handle_copy_request(
         &mut self,
         site: &mut Site,
@@ -90,7 +83,7 @@ impl Erc {
             return Ok(());
         }
         self.send_copies(site, requester, &[page_id])?;
-        self.note_touch(site, requester, page_id);
+        self.home_choice.note_touch(&site.homes, site.me, requester, page_id);
         self.note_page_fault(site, requester, page_id);
         Ok(())
     }
@@ -120,10 +113,11 @@ impl Erc {
         let mut bytes = 0;
         for page_id in pages {
             if to == site.me {
-                return Err(unexpected("requests of nodes without the page", format!("one for {page_id}")));
+                return Err(unexpected(Expected::RequestWithoutCopy, format!("one for {page_id}")));
             }
             let is_written = self.written.contains(*page_id);
             let page = self.page(site, *page_id);
+            assert!(page.valid, "{page_id}: a home page is always up to date");
             let directory = page.directory.as_mut().expect("the page is homed here");
             directory.copyset.insert(to);
             if page.twin {
@@ -174,9 +168,9 @@ impl Erc {
             if writer != site.me {
                 site.out.push(Effect::Apply { page: *page_id, runs: runs.to_vec() });
             }
-            self.note_modification(site, writer, *page_id, runs.len());
+            self.home_choice.note_modified(*page_id, writer, runs.len());
             // It may have come there with others before anybody touched it.
-            self.note_touch(site, writer, *page_id);
+            self.home_choice.note_touch(&site.homes, site.me, writer, *page_id);
             changed.push((*page_id, runs.to_vec()));
         }
         let Some((page, _)) = changed.first() else { return Ok(()) };
@@ -192,7 +186,7 @@ impl Erc {
         }
         for (page_id, runs) in changed {
             let bytes = if runs.is_empty() { site.page_bytes(*page_id) as usize } else { runs.len() };
-            self.note_modification(site, site.me, *page_id, bytes);
+            self.home_choice.note_modified(*page_id, site.me, bytes);
         }
         site.await_answers(1);
         self.tell_copysets(site, changed, None, self.mode, Then::Release);
@@ -205,6 +199,7 @@ impl Erc {
         let (recalled, others) =
             std::mem::take(&mut directory.copyset).into_iter().partition(|reader| midway.contains(reader));
         directory.copyset = recalled;
+        assert!(site.is_closing(), "copies sent midway are recalled as the interval closes");
         site.await_answers(1);
         self.tell_copysets(site, &[(page_id, Vec::new())], None, Mode::Invalidate, Then::Release);
         self.directory(site, page_id).copyset = others;
@@ -229,7 +224,9 @@ impl Erc {
             }
         }
         let id = self.next_transaction;
+        assert!(!self.transactions.contains_key(&id), "transaction {id}: each has a number of its own");
         let mut missing = 0;
+        assert!(!told.contains_key(&site.me), "a home has no copy of its own page");
         for (reader, indices) in told {
             let changes: Vec<(PageId, Vec<u8>)> =
                 indices.into_iter().map(|index| changed[index].clone()).collect();
@@ -264,6 +261,7 @@ impl Erc {
         let mut followed = 0;
         for other in &earlier {
             let transaction = self.transactions.get_mut(other).expect("it is not settled");
+            assert!(*other < id, "a transaction waits for earlier ones, so that none wait in a circle");
             if transaction.invalidates {
                 transaction.followers.push(id);
                 followed += 1;
@@ -280,10 +278,10 @@ impl Erc {
         left: &PageSet,
     ) -> Result<(), ProtocolError> {
         let Some(transaction) = self.transactions.get(&id) else {
-            return Err(unexpected("answers to what this home has told", format!("one to transaction {id}")));
+            return Err(unexpected(Expected::AnswerOfToldCopies, format!("one to transaction {id}")));
         };
         if let Some(page_id) = left.iter().find(|page_id| !transaction.pages.contains(page_id)) {
-            return Err(unexpected("copies of changed pages given up", format!("one of {page_id}")));
+            return Err(unexpected(Expected::ChangedCopiesGivenUp, format!("one of {page_id}")));
         }
         for page_id in left.iter() {
             self.directory(site, page_id).copyset.remove(&from);
@@ -291,6 +289,7 @@ impl Erc {
         let mut answered = vec![id];
         while let Some(id) = answered.pop() {
             let transaction = self.transactions.get_mut(&id).expect("it is not settled");
+            assert!(transaction.missing > 0, "transaction {id} ends with its last answer");
             transaction.missing -= 1;
             if transaction.missing > 0 {
                 continue;
@@ -313,15 +312,19 @@ impl Erc {
             Then::Perform { writer, page, count } => {
                 site.out.send(writer, &Message::DiffsPerformed { page, count });
             }
-            Then::Tell { client: Client::Here(waiter), page, offset, outcome, turn } => {
-                site.tell(|| Some(Fact::Atomic { waiter, page, offset, turn, outcome }));
-                site.out.wake(waiter, Outcome::Atomic(outcome));
-            }
-            Then::Tell { client: Client::There(node, ticket), page, outcome, turn, .. } => {
-                site.out.send(node, &Message::AtomicReply { ticket, page, outcome, turn });
-            }
+            Then::Tell(client, operated) => site.answer_operation(client, operated),
         }
     }
+}
+
+/// An operation on an atomic word that the page's home is asked for.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Asked {
+    pub(super) client: Client,
+    pub(super) page: PageId,
+    /// The word's byte offset.
+    pub(super) offset: u32,
+    pub(super) operation: AtomicOperation,
 }
 
 /// Atomic words: the home's side.
@@ -330,17 +333,15 @@ impl Erc {
         &mut self,
         site: &mut Site,
         from: NodeId,
-        client: Client,
-        page_id: PageId,
-        offset: u32,
-        operation: AtomicOperation,
+        asked: Asked,
     ) -> Result<(), ProtocolError> {
+        let Asked { client, page: page_id, offset, operation } = asked;
         self.named(site, page_id)?;
         if offset >= site.page_bytes(page_id) {
-            return Err(unexpected("words of the page", format!("offset {offset} of {page_id}")));
+            return Err(unexpected(Expected::WordOfPage, format!("offset {offset} of {page_id}")));
         }
         if self.page(site, page_id).directory.is_some() {
-            self.operate_at_home(site, client, page_id, offset, operation);
+            self.operate_at_home(site, asked);
         } else if let Client::There(requester, ticket) = client {
             let message = Message::AtomicForward { requester, ticket, page: page_id, offset, operation };
             self.pass_on(site, from, page_id, &message);
@@ -348,14 +349,9 @@ impl Erc {
         Ok(())
     }
 
-    pub(super) fn operate_at_home(
-        &mut self,
-        site: &mut Site,
-        client: Client,
-        page: PageId,
-        offset: u32,
-        operation: AtomicOperation,
-    ) {
+    pub(super) fn operate_at_home(&mut self, site: &mut Site, asked: Asked) {
+        let Asked { client, page, offset, operation } = asked;
+        assert!(self.page(site, page).directory.is_some(), "{page}: its home operates on its words");
         self.operating_here.push_back((client, offset));
         site.out.push(Effect::Atomic { page, offset, operation });
     }
@@ -366,7 +362,7 @@ impl Erc {
         let directory = self.directory(site, page);
         let turns = if is_recorded { directory.turns.entry(offset).or_default() } else { &mut 0 };
         let turn = std::mem::replace(turns, *turns + 1);
-        let then = Then::Tell { client, page, offset, outcome, turn };
+        let then = Then::Tell(client, Operated { page, offset, turn, outcome });
         if !outcome.written || directory.is_exclusive() {
             return self.complete(site, then);
         }
@@ -374,7 +370,7 @@ impl Erc {
             Client::Here(_) => None,
             Client::There(node, _) => Some(node).filter(|node| directory.copyset.contains(node)),
         };
-        let changed = [(page, diff::word(offset, outcome.current))];
+        let changed = [(page, diff::of_bytes(offset as usize, &outcome.current.to_ne_bytes()))];
         if let Some(asker) = asker {
             // Behind what it has been told before, and before the result. The others are told by the mode's rule.
             let directory = self.directory(site, page);
@@ -384,15 +380,5 @@ impl Erc {
             self.directory(site, page).copyset = others;
         }
         self.tell_copysets(site, &changed, asker, self.mode, then);
-    }
-}
-
-/// What shows where a page should be homed.
-impl Erc {
-    fn note_modification(&mut self, site: &Site, writer: NodeId, page_id: PageId, bytes: usize) {
-        if self.policy == HomePolicy::Modification {
-            self.directory(site, page_id).used.note(writer, bytes as u64);
-            self.modified.insert(page_id);
-        }
     }
 }

@@ -1,7 +1,8 @@
 //! Homes move: to who modifies a page most, at barriers, or to who faults on it most; and once, at a barrier, to who was the first to touch it
 //! where its region is placed so.
 //!
-//! The page's **base**, the node where its region places it, is fixed, and always knows the current home. The home hands a page over
+//! The page's **base**, the node where its region places it, is fixed, and always knows the current home (SCASH; Sakae and others, section
+//! 2.2). The home hands a page over
 //! to a node that has a copy of it, so only the directory travels, and the former home keeps its frame as a copy. The new home tells the base.
 //!
 //! Other nodes remember where the home was when it last spoke to them. What they say to a *former home* goes from there to the
@@ -24,8 +25,7 @@ use hiroba_wire::Message;
 use super::Erc;
 use super::directory::Directory;
 use crate::coherence::Site;
-use crate::home::{HomePolicy, HomeUse};
-use crate::{Effect, ProtocolError, unexpected};
+use crate::{Effect, Expected, ProtocolError, unexpected};
 
 /// Finding the home.
 impl Erc {
@@ -53,7 +53,7 @@ impl Erc {
     ) -> Result<(), ProtocolError> {
         self.named(site, page_id)?;
         if !site.is_home(page_id) {
-            return Err(unexpected("news of pages whose base is here", format!("of {page_id}")));
+            return Err(unexpected(Expected::NewsToBase, format!("of {page_id}")));
         }
         let page = self.page(site, page_id);
         // Of the base's own moves it knows already, but not that they have come about.
@@ -70,54 +70,47 @@ impl Erc {
     }
 }
 
+/// A page's directory, on its way to the new home.
+pub(super) struct Transfer<'a> {
+    pub(super) page: PageId,
+    /// How often the page has moved.
+    pub(super) moves: u32,
+    pub(super) copyset: &'a [NodeId],
+    /// How many operations there were on each atomic word, by offset.
+    pub(super) turns: &'a [(u32, u64)],
+}
+
 /// Moving.
 impl Erc {
     /// A barrier: pages go to those who have modified most of them.
     pub(super) fn move_modified(&mut self, site: &mut Site) {
-        for page_id in std::mem::take(&mut self.modified).iter() {
-            let (me, threshold) = (site.me, self.threshold);
-            let page = self.page(site, page_id);
-            let moves = page.moves;
-            let Some(directory) = &mut page.directory else { continue };
-            if let Some(to) = directory.used.end_period(me, moves, &threshold) {
-                self.hand_over(site, page_id, to);
-            }
+        let Erc { home_choice, pages, .. } = self;
+        let times = |page: PageId| pages.get(&page).map_or(0, |page| page.moves);
+        for (page_id, to) in home_choice.end_period_of_modified(site.me, times) {
+            self.hand_over(site, page_id, to);
         }
     }
 
-    /// A node has faulted on the page, and a copy is on its way there.
+    /// A node has faulted on the page, and a copy is on its way there (Sakae and others, section 5).
     pub(super) fn note_page_fault(&mut self, site: &mut Site, node: NodeId, page_id: PageId) {
-        if self.policy != HomePolicy::Faults {
-            return;
-        }
-        let threshold = self.threshold;
         let page = self.page(site, page_id);
         let moves = page.moves;
-        let Some(directory) = &mut page.directory else { return };
-        directory.used.note(node, 1);
-        if directory.used.most_faulting(moves, &threshold) == Some(node) {
-            self.hand_over(site, page_id, node);
-        }
-    }
-
-    /// A node touches a page that is homed here, or has written it.
-    pub(super) fn note_touch(&mut self, site: &Site, node: NodeId, page_id: PageId) {
-        if site.homes.sees_first_touch(site.me, page_id)
-            && !std::mem::replace(&mut self.page(site, page_id).is_touched, true)
-            && node != site.me
-        {
-            self.first_touched.insert(page_id, node);
+        if page.directory.is_some() {
+            self.home_choice.note_fetched(page_id, node);
+            if self.home_choice.most_faulting(page_id, moves) == Some(node) {
+                self.hand_over(site, page_id, node);
+            }
         }
     }
 
     /// A barrier: pages go where they were touched first, unless a copy is not there any more. Where a change is still being told, at the
     /// next barrier.
     pub(super) fn place_touched(&mut self, site: &mut Site) {
-        for (page_id, to) in std::mem::take(&mut self.first_touched) {
+        for (page_id, to) in self.home_choice.take_first_touched(u64::MAX, |_| true) {
             let is_written = self.written.contains(page_id);
             match &self.page(site, page_id).directory {
                 Some(directory) if is_written || !directory.unsettled.is_empty() => {
-                    self.first_touched.insert(page_id, to);
+                    self.home_choice.put_off(page_id, to);
                 }
                 _ => self.hand_over(site, page_id, to),
             }
@@ -133,14 +126,19 @@ impl Erc {
         };
         let Some(mut directory) = page.directory.take_if(|directory| is_settled(directory)) else { return };
         assert!(page.access < Access::Write, "a shared page that is not written is not writable");
+        assert!(page.valid && !page.twin, "{page_id}: what is left here is a good copy without changes");
+        assert!(directory.midway.is_empty(), "{page_id}: copies that were sent midway are recalled before");
+        assert_ne!(to, me, "{page_id}: it goes to another node");
         directory.copyset.remove(&to);
         directory.copyset.insert(me);
         page.moves += 1;
+        self.home_choice.forget(page_id);
         self.send_directory(site, page_id, to, *directory);
     }
 
     fn send_directory(&mut self, site: &mut Site, page_id: PageId, to: NodeId, directory: Directory) {
         let page = self.page(site, page_id);
+        assert!(page.directory.is_none(), "{page_id}: a page has one directory");
         page.known_home = to;
         let moves = page.moves;
         let copyset = directory.copyset.into_iter().collect();
@@ -153,23 +151,19 @@ impl Erc {
         &mut self,
         site: &mut Site,
         from: NodeId,
-        page_id: PageId,
-        moves: u32,
-        copyset: &[NodeId],
-        turns: &[(u32, u64)],
+        Transfer { page: page_id, moves, copyset, turns }: Transfer<'_>,
     ) -> Result<(), ProtocolError> {
         self.named(site, page_id)?;
         let (me, base) = (site.me, site.locate(page_id).home);
         let page = self.page(site, page_id);
         if page.directory.is_some() || moves <= page.moves {
-            return Err(unexpected("pages that have moved on", format!("{page_id}, moved {moves} times")));
+            return Err(unexpected(Expected::LaterMoves, format!("{page_id}, moved {moves} times")));
         }
         let mut directory = Directory {
             copyset: copyset.iter().copied().collect(),
             midway: BTreeSet::new(),
             unsettled: BTreeSet::new(),
             turns: turns.iter().copied().collect(),
-            used: HomeUse::default(),
         };
         directory.copyset.remove(&me);
         page.moves = moves;
@@ -179,6 +173,7 @@ impl Erc {
             self.send_directory(site, page_id, from, directory);
             return Ok(());
         }
+        assert!(page.fetch.is_none(), "{page_id}: nobody fetches a good copy");
         page.directory = Some(Box::new(directory));
         page.known_home = me;
         site.out.push(Effect::CountMove { page: page_id });

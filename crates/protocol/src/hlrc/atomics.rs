@@ -3,24 +3,29 @@
 use hiroba_base::{PageId, PageSet, VersionVector};
 use hiroba_wire::{AtomicOutcome, Message, Ticket};
 
-use super::{AtomicClient, AtomicTarget, Hlrc, HomeRequest};
+use super::{AtomicTarget, Hlrc, HomeRequest};
 use crate::coherence::{AfterRelease, Coherence, Site, WordOperation};
-use crate::{Effect, Fact, Outcome, ProtocolError, Waiter, unexpected};
+use crate::words::{Client, Operated};
+use crate::{Effect, Expected, ProtocolError, Waiter, unexpected};
 
 impl Hlrc {
     pub(super) fn begin_atomic(&mut self, site: &mut Site, asked: WordOperation) {
         let WordOperation { page: page_id, offset, operation, waiter } = asked;
         if site.is_home(page_id) || self.moves.is_coming(page_id) {
             let needed = self.needed(page_id);
-            let client = AtomicClient::Here(waiter);
+            let client = Client::Here(waiter);
             let request = HomeRequest::Atomic { client, offset, operation };
             return self.handle_home_request(site, page_id, &needed, request);
         }
-        self.atomic_targets.insert(waiter.0, AtomicTarget { page: page_id, offset, overtaken: false });
+        // The operation must find this thread's own plain stores at the home.
+        self.send_withheld(site);
+        let target = AtomicTarget { page: page_id, offset, overtaken: false };
+        let before = self.atomic_targets.insert(waiter.0, target);
+        assert!(before.is_none(), "thread {} waits for one operation at a time", waiter.0);
         let is_watched = self.pages.get(&page_id).is_some_and(|page| page.watched);
         let may_be_dirty = is_watched || self.written.contains(page_id);
         if may_be_dirty {
-            // The operation must find this thread's own plain stores at the home: their diff goes first.
+            // Those of the open interval, too: their diff goes first.
             site.release_for(AfterRelease::Operate(asked));
         } else {
             self.ask_to_operate(site, asked);
@@ -31,6 +36,7 @@ impl Hlrc {
         let WordOperation { page, offset, operation, waiter } = asked;
         let (needed, home) = (self.needed(page), site.locate(page).home);
         let ticket = waiter.0;
+        debug_assert!(self.atomic_targets.contains_key(&ticket), "thread {ticket}: its word is noted");
         site.out.send(home, &Message::AtomicRequest { ticket, page, offset, operation, needed });
     }
 
@@ -40,21 +46,15 @@ impl Hlrc {
 
     pub(super) fn finish_atomic_at_home(&mut self, site: &mut Site, outcome: AtomicOutcome) {
         let (client, page_id, offset) = self.atomics.pop_front().expect("every atomic answer has its effect");
-        let turn = self.count_atomic(site, page_id, offset);
-        match client {
-            AtomicClient::Here(waiter) => {
-                if self.pages.entry(page_id).or_default().shared {
-                    self.written.insert(page_id);
-                } else {
-                    self.note_unnoticed(page_id);
-                }
-                site.tell(|| Some(Fact::Atomic { waiter, page: page_id, offset, turn, outcome }));
-                site.out.wake(waiter, Outcome::Atomic(outcome));
-            }
-            AtomicClient::There(node, ticket) => {
-                site.out.send(node, &Message::AtomicReply { ticket, page: page_id, outcome, turn });
+        let turn = self.turns.count(site, page_id, offset);
+        if matches!(client, Client::Here(_)) {
+            if self.pages.entry(page_id).or_default().shared {
+                self.written.insert(page_id);
+            } else {
+                self.note_unnoticed(page_id);
             }
         }
+        site.answer_operation(client, Operated { page: page_id, offset, turn, outcome });
     }
 
     pub(super) fn handle_atomic_reply(
@@ -66,10 +66,7 @@ impl Hlrc {
     ) -> Result<(), ProtocolError> {
         let Some(AtomicTarget { page: page_id, offset, overtaken }) = self.atomic_targets.remove(&ticket)
         else {
-            return Err(unexpected(
-                "an atomic's result only after a request",
-                format!("one for thread {ticket}"),
-            ));
+            return Err(unexpected(Expected::RequestedAtomic, format!("one for thread {ticket}")));
         };
         let is_valid = self.pages.get(&page_id).is_some_and(|page| page.valid);
         if is_valid && overtaken {
@@ -83,19 +80,7 @@ impl Hlrc {
             site.out.push(Effect::Patch { page: page_id, offset, value: outcome.current });
         }
         self.operated_on.insert(page_id);
-        let waiter = Waiter(ticket);
-        site.tell(|| Some(Fact::Atomic { waiter, page: page_id, offset, turn, outcome }));
-        site.out.wake(waiter, Outcome::Atomic(outcome));
+        site.end_operation(Waiter(ticket), Operated { page: page_id, offset, turn, outcome });
         Ok(())
-    }
-
-    /// The number of the operation on an atomic word that has just been carried out; 0 for all when nobody keeps a record.
-    fn count_atomic(&mut self, site: &Site, page: PageId, offset: u32) -> u64 {
-        if !site.tells() {
-            return 0;
-        }
-        let next = self.atomic_turns.entry((page, offset)).or_default();
-        *next += 1;
-        *next - 1
     }
 }

@@ -1,7 +1,6 @@
 //! Copies of pages: asking homes for them, sending them, taking them in. One page or many, it is the same: what concerns
 //! many is said, installed and made accessible in as few messages, copies and system calls as possible.
 
-use core::ops::Range;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -11,7 +10,7 @@ use hiroba_wire::{Ahead, Message, PAGES_PER_MESSAGE_MAX, PageCopy, PagesWanted};
 use super::{Fetch, Hlrc, HomeRequest, Page, PendingRequest};
 use crate::coherence::Site;
 use crate::home::Located;
-use crate::{Effect, Fact, NewContent, PageToSend, ProtocolError, unexpected};
+use crate::{Effect, Expected, Fact, NewContent, PageToSend, ProtocolError, unexpected};
 
 /// A reply with several pages is no longer than this: the first of them can be used while the next ones travel, the message
 /// stays in the caches between its copies, and with its head it fits the longest datagram.
@@ -21,10 +20,20 @@ pub(super) const REPLY_BYTES_MAX: u64 = 60 << 10;
 /// request need the same.
 pub(super) const GROUPS_SEARCHED: usize = 8;
 
+/// A page that has come.
+pub(super) struct Came<'a> {
+    pub(super) page: Located,
+    pub(super) version: &'a VersionVector,
+    pub(super) content: NewContent,
+    /// What was asked for, and who waits.
+    pub(super) fetch: Fetch,
+}
+
 /// Asking.
 impl Hlrc {
     /// Begins to fetch one page, which somebody waits for: from the home's frame, or by message.
     pub(super) fn request_page(&mut self, site: &mut Site, home: NodeId, page_id: PageId) {
+        self.send_withheld_before_fetch(site, &[page_id]);
         if self.may_read(site, home, page_id) {
             self.read_pages(site, home, vec![page_id]);
         } else {
@@ -34,10 +43,12 @@ impl Hlrc {
 
     /// Begins to fetch pages for which fetches have been noted, those of each home together.
     pub(super) fn request_pages(&mut self, site: &mut Site, pages: &[PageId], descending: bool) {
+        self.send_withheld_before_fetch(site, pages);
         let mut homes: BTreeMap<NodeId, Vec<PageId>> = BTreeMap::new();
         for page_id in pages {
             homes.entry(site.locate(*page_id).home).or_default().push(*page_id);
         }
+        assert!(!homes.contains_key(&site.me), "a home fetches nothing from itself");
         for (home, pages) in homes {
             let (read, asked): (Vec<_>, Vec<_>) =
                 pages.into_iter().partition(|page_id| self.may_read(site, home, *page_id));
@@ -120,10 +131,7 @@ impl Hlrc {
             for page_id in pages.iter() {
                 let located = site.homes.locate(page_id);
                 if located.is_none_or(|located| located.page != page_id || located.home != site.me) {
-                    return Err(unexpected(
-                        "requests for pages that are homed here",
-                        format!("one for {page_id}"),
-                    ));
+                    return Err(unexpected(Expected::RequestAtHome, format!("one for {page_id}")));
                 }
                 let is_coming = self.moves.is_coming(page_id);
                 let page = self.pages.entry(page_id).or_default();
@@ -145,7 +153,7 @@ impl Hlrc {
     /// Sends pages that hold what is needed, the first ones first.
     pub(super) fn send_pages(&mut self, site: &mut Site, to: NodeId, pages: &[PageId]) {
         self.make_room_for_announcements(site, to);
-        self.moves.note_fetches(to, pages);
+        pages.iter().for_each(|page| self.moves.choice.note_fetched(*page, to));
         self.send_all(site, to, pages, None);
     }
 
@@ -157,7 +165,7 @@ impl Hlrc {
         pages: &[PageId],
         ahead_of: Option<Ahead>,
     ) {
-        self.share(site, pages.iter().copied());
+        let watched = self.share_by_message(site, pages.iter().copied());
         let mut reply = Vec::new();
         let mut bytes = 0;
         for page_id in pages {
@@ -171,6 +179,8 @@ impl Hlrc {
             reply.push(PageToSend { page: *page_id, page_bytes, version });
         }
         send_reply(site, to, reply, ahead_of);
+        // Behind the reply, for which a thread of the other node stands still.
+        self.watch_set(site, &watched);
     }
 }
 
@@ -205,6 +215,7 @@ impl Arrived {
             }
             _ => return Some(next),
         }
+        assert_eq!(self.pages.end(), next.pages.first, "what is joined follows");
         self.pages.count += next.pages.count;
         self.fetched += next.fetched;
         self.prefetched += next.prefetched;
@@ -233,35 +244,21 @@ impl Taken {
     }
 }
 
-/// Where the bytes of a page are in what has come, unless they are all zero: at `offset`, which goes on behind them.
-pub(super) fn find_content(
-    site: &Site,
-    copy: &PageCopy,
-    offset: &mut usize,
-    content: &[u8],
-) -> Result<(Located, Option<Range<usize>>), ProtocolError> {
-    let PageCopy { page: page_id, is_zero, .. } = copy;
-    let located = site.homes.locate(*page_id).filter(|located| located.page == *page_id);
-    let Some(located) = located else {
-        return Err(unexpected("an allocated page", format!("{page_id}")));
-    };
-    if *is_zero {
-        return Ok((located, None));
+/// Whether a version that another node tells names no interval of this node that has yet to end.
+pub(super) fn check_ended(site: &Site, version: &VersionVector) -> Result<(), ProtocolError> {
+    let (named, closed) = (version.get(site.me), site.latest_closed());
+    if named > closed {
+        let got = format!("interval {named} of this node, which has ended {closed}");
+        return Err(unexpected(Expected::EndedIntervals, got));
     }
-    let found = *offset..*offset + located.granules as usize * site.limits.granule_bytes as usize;
-    *offset = found.end;
-    if *offset > content.len() {
-        let got = format!("{} bytes up to {page_id}", content.len());
-        return Err(unexpected("all bytes of a page", got));
-    }
-    Ok((located, Some(found)))
+    Ok(())
 }
 
 /// Whether nothing is left behind the last page's bytes.
 pub(super) fn check_all_found(offset: usize, content: &[u8]) -> Result<(), ProtocolError> {
     if offset != content.len() {
         let got = format!("{} bytes for {offset}", content.len());
-        return Err(unexpected("no bytes but those of the pages", got));
+        return Err(unexpected(Expected::NoOtherBytes, got));
     }
     Ok(())
 }
@@ -280,20 +277,17 @@ impl Hlrc {
         let mut too_old = Vec::new();
         for copy in copies {
             let PageCopy { page: page_id, version, .. } = copy;
-            let (located, received) = find_content(site, copy, &mut offset, content)?;
+            let (located, received) = site.find_content(copy, &mut offset, content)?;
             let new = received.map_or(NewContent::Zero, NewContent::Received);
             if self.moves.is_coming(*page_id) {
                 self.take_in_coming(site, copy, new);
                 continue;
             }
+            check_ended(site, version)?;
             let page = self.pages.entry(*page_id).or_default();
-            let Some(fetch) = page.fetch.take() else {
-                return Err(unexpected("a page only after a request", format!("{page_id}")));
+            let Some(fetch) = page.fetch.take().filter(|_| located.home != site.me) else {
+                return Err(unexpected(Expected::RequestedPage, format!("{page_id}")));
             };
-            if !version.covers(&page.held) && version.covers(&page.needed) {
-                let got = format!("{page_id} holding {version:?} behind {:?}", page.held);
-                return Err(unexpected("versions that only grow", got));
-            }
             // The page's last home may have sent it before the next one operated on a word of it for this node.
             let may_lack_words = located.home != from && self.operated_on.contains(*page_id);
             if !version.covers(&page.needed) || may_lack_words {
@@ -302,7 +296,11 @@ impl Hlrc {
                 too_old.push(*page_id);
                 continue;
             }
-            self.take_in(site, &mut taken, located, version, new, fetch);
+            if !version.covers(&page.held) {
+                let got = format!("{page_id} holding {version:?} behind {:?}", page.held);
+                return Err(unexpected(Expected::GrowingVersions, got));
+            }
+            self.take_in(site, &mut taken, Came { page: located, version, content: new, fetch });
         }
         check_all_found(offset, content)?;
         let accepted = taken.finish(site);
@@ -316,10 +314,7 @@ impl Hlrc {
         &mut self,
         site: &mut Site,
         taken: &mut Taken,
-        located: Located,
-        version: &VersionVector,
-        content: NewContent,
-        fetch: Fetch,
+        Came { page: located, version, content, fetch }: Came<'_>,
     ) {
         let arrived = self.accept(site, located, version, content, &fetch);
         taken.accepted.push((located.page, fetch));
@@ -344,6 +339,8 @@ impl Hlrc {
     ) -> Arrived {
         let page = self.pages.entry(located.page).or_default();
         assert!(version.covers(&page.needed), "a copy that lacks what notices name is asked for again");
+        assert!(version.covers(&page.held), "{}: versions only grow", located.page);
+        assert_ne!(located.home, site.me, "{}: a home page is no copy", located.page);
         page.held = version.clone();
         page.needed = VersionVector::new();
         page.valid = true;
@@ -361,8 +358,8 @@ impl Hlrc {
         let mut given = Vec::new();
         for (page_id, fetch) in &fetches {
             let page = self.pages.entry(*page_id).or_default();
-            // A page with unsent writes is opened at once. While data races are looked for the first touch of any
-            // other must fault.
+            // A page with unsent writes is opened at once. While data races are looked for the first touch of
+            // any other must fault.
             let must_open = fetch.demanded || page.twin;
             if self.anticipation.opens(*page_id, must_open) && (must_open || !self.looks_for_races) {
                 given.push((*page_id, if fetch.wants_write { Access::Write } else { Access::Read }));
@@ -382,7 +379,9 @@ impl Hlrc {
     ) {
         let (mut watched, mut writable, mut readable) = (PageSet::new(), PageSet::new(), PageSet::new());
         for (page_id, wanted) in copies {
-            let has_twin = self.pages.entry(page_id).or_default().twin;
+            let page = self.pages.entry(page_id).or_default();
+            assert!(page.valid && page.needed.is_empty(), "{page_id}: what is given is a good copy");
+            let has_twin = page.twin;
             let is_async = site.is_async(page_id);
             let needs_twin = is_async || wanted == Access::Write;
             if needs_twin && !has_twin {

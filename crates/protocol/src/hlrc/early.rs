@@ -24,7 +24,7 @@ impl Hlrc {
         seq: IntervalSeq,
         diffs: &[PageDiff<'_>],
     ) -> Result<(), ProtocolError> {
-        if self.keeps_ahead(site, from, message) {
+        if self.defers(site, from, message) {
             return Ok(());
         }
         for diff in diffs {
@@ -45,6 +45,7 @@ impl Hlrc {
         seq: IntervalSeq,
         runs: &[u8],
     ) {
+        assert!(site.is_home(page_id), "{page_id}: diffs are applied at its home");
         self.change_frame(site, page_id, writer, seq, runs);
         if self.moves.are_on(site) {
             self.moves.note_part(page_id, writer, seq);

@@ -2,7 +2,7 @@
 //!
 //! Read first: Harada, Ishikawa, Hori, Tezuka, Sumimoto, Takahashi, *Dynamic Home Node Reallocation on Software Distributed Shared Memory*, HPC
 //! Asia 2000. A page that one node writes in every phase and that is homed on another costs a twin, a diff and a message each time; on its
-//! writer it costs nothing. So homes give pages away: a page's home sees who modifies it, or fetches it, and [`HomeUse`] says to whom it should go.
+//! writer it costs nothing. So homes give pages away: a page's home sees who modifies it, or fetches it, and [`HomeChoice`] says to whom it should go.
 //!
 //! The home names such pages when it arrives at a collective, and all are told when they depart. The new home takes over in four steps, so that
 //! nobody is ever asked about a page that it does not answer for, and nothing has to be passed on:
@@ -38,6 +38,9 @@
 //! the copy is dropped instead of taking it, and a page that the last home has sent is asked for again if the node has operated on it since
 //! its last release.
 //!
+//! A node may also become the home of a page that it alone has written by asking for it:
+//! [`claims`](super::claims).
+//!
 //! Under automatic update diffs may come that are parts of intervals still open: [`crate::aurc`] argues for them.
 //!
 //! **First touches.** Pages of regions that are placed so ([`Placement::FirstTouch`](hiroba_wire::Placement)) are homed in blocks at first, and each
@@ -50,14 +53,18 @@
 use std::collections::BTreeMap;
 
 use hiroba_base::{Access, IntervalSeq, NodeId, PageId, PageSet, VersionVector};
-use hiroba_wire::{HomeMoves, MOVES_PER_HOME_MAX, Message, PageCopy, PageDiff, PageHandedOver, PagesHeld};
+use hiroba_wire::{
+    HomeMoves, MOVES_PER_HOME_MAX, Message, MoveKind, PageCopy, PageDiff, PageHandedOver, PagesHeld,
+};
 use rustc_hash::FxHashMap;
 
-use super::copies::{GROUPS_SEARCHED, REPLY_BYTES_MAX};
-use super::{AtomicClient, AtomicTarget, Hlrc, HomeRequest};
-use crate::coherence::{AfterRelease, Site};
-use crate::home::{HomePolicy, HomeUse, MoveThreshold};
-use crate::{Effect, Fact, NewContent, PageToSend, ProtocolError, unexpected};
+use super::claims::Claims;
+use super::copies::{GROUPS_SEARCHED, REPLY_BYTES_MAX, check_ended};
+use super::{AtomicTarget, Hlrc, HomeRequest};
+use crate::coherence::{AfterRelease, PageMove, Site};
+use crate::home::{HomeChoice, HomePolicy, MoveThreshold};
+use crate::words::Client;
+use crate::{Effect, Expected, Fact, NewContent, PageToSend, ProtocolError, unexpected};
 
 /// Pages that one message hands over.
 const HANDED_OVER_PER_MESSAGE: usize = 256;
@@ -65,12 +72,10 @@ const HANDED_OVER_PER_MESSAGE: usize = 256;
 /// What is known of homes that move.
 #[derive(Debug, Default)]
 pub(super) struct Moves {
-    policy: HomePolicy,
-    threshold: MoveThreshold,
-    /// Pages that are to go to the node that was the first to touch them.
-    first_touched: BTreeMap<PageId, NodeId>,
-    /// Who modifies or fetches pages that are homed here.
-    used: FxHashMap<PageId, HomeUse>,
+    /// Which pages homed here should have other homes.
+    pub(super) choice: HomeChoice,
+    /// Which pages homed elsewhere should be homed here.
+    pub(super) claims: Claims,
     /// Of pages that are homed here, intervals of which they hold a part, and of which their versions say nothing ([`crate::aurc`]).
     parts: FxHashMap<PageId, VersionVector>,
     /// How often pages that are homed here have moved.
@@ -86,10 +91,12 @@ pub(super) struct Moves {
     unpublished: BTreeMap<NodeId, IntervalSeq>,
     /// Pages that have moved and were not fetched from their new homes yet.
     unfetched: PageSet,
+    /// Pages that have come, and that the program had access to until they rested.
+    reopened: PageSet,
 }
 
 /// Pages that this node gives away.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct Leaving {
     next_homes: BTreeMap<PageId, NodeId>,
     /// Those of them that go where they were touched first.
@@ -109,6 +116,8 @@ struct Leaving {
 struct Coming {
     /// Whether requests and diffs come here by now: since this node has told the last home.
     is_here: bool,
+    /// The program had access to it before it rested.
+    was_open: bool,
     /// It was handed over; its content is still to come.
     handed: Option<PageHandedOver>,
     diffs: Vec<DiffKept>,
@@ -126,7 +135,7 @@ struct DiffKept {
 
 impl Moves {
     pub(super) fn are_on(&self, site: &Site) -> bool {
-        self.policy != HomePolicy::Fixed || site.homes.has_first_touches()
+        self.choice.is_on(&site.homes)
     }
 
     /// Whether the page is about to get this node for its home.
@@ -192,29 +201,6 @@ impl Moves {
         }
     }
 
-    /// A node has modified so many bytes of a page homed here.
-    pub(super) fn note_modified(&mut self, page: PageId, writer: NodeId, bytes: usize) {
-        if self.policy == HomePolicy::Modification && bytes > 0 {
-            self.used.entry(page).or_default().note(writer, bytes as u64);
-        }
-    }
-
-    /// This node has written a page homed here. How much, nobody knows: it counts as all of it.
-    pub(super) fn note_written_here(&mut self, page: PageId, me: NodeId, page_bytes: u32) {
-        if self.policy == HomePolicy::Modification
-            && let Some(used) = self.used.get_mut(&page)
-        {
-            used.note(me, u64::from(page_bytes));
-        }
-    }
-
-    /// A node has asked for pages homed here.
-    pub(super) fn note_fetches(&mut self, by: NodeId, pages: &[PageId]) {
-        if self.policy == HomePolicy::Faults {
-            pages.iter().for_each(|page| self.used.entry(*page).or_default().note(by, 1));
-        }
-    }
-
     fn is_to_hand_over(&self) -> bool {
         self.leaving.as_ref().is_some_and(|leaving| leaving.is_agreed && leaving.unheard == 0)
     }
@@ -242,37 +228,13 @@ impl Hlrc {
             !self.looks_for_races || policy == HomePolicy::Fixed,
             "homes stay when data races are looked for"
         );
-        self.moves.policy = policy;
+        self.moves.choice.set_policy(policy);
     }
 
     /// Has homes move when so much speaks for it.
     pub fn moving_after(mut self, threshold: MoveThreshold) -> Hlrc {
-        self.moves.threshold = threshold;
+        self.moves.choice.set_threshold(threshold);
         self
-    }
-
-    /// A node touches a page that is homed here, or has written it.
-    pub(super) fn note_touch(&mut self, site: &Site, node: NodeId, page_id: PageId) {
-        if site.homes.sees_first_touch(site.me, page_id) {
-            let page = self.pages.entry(page_id).or_default();
-            if !std::mem::replace(&mut page.is_touched, true) && node != site.me {
-                self.moves.first_touched.insert(page_id, node);
-            }
-        }
-    }
-
-    /// Pages that are to go where they were touched first.
-    fn place_touched(&mut self, site: &Site) -> BTreeMap<PageId, NodeId> {
-        let mut next_homes = BTreeMap::new();
-        while (next_homes.len() as u64) < MOVES_PER_HOME_MAX
-            && let Some((page_id, to)) = self.moves.first_touched.pop_first()
-        {
-            let has_words = self.pages.get(&page_id).is_some_and(|page| page.has_words);
-            if site.is_home(page_id) && !has_words {
-                next_homes.insert(page_id, to);
-            }
-        }
-        next_homes
     }
 
     /// This node arrives at a collective: the pages that others should be the homes of.
@@ -281,25 +243,23 @@ impl Hlrc {
             return Vec::new();
         }
         let is_free = self.moves.leaving.is_none();
-        let mut next_homes = if is_free { self.place_touched(site) } else { BTreeMap::new() };
+        let claimed = self.claim(site, !is_free);
+        // Others may claim as many.
+        let most = if self.moves.claims.are_on() { MOVES_PER_HOME_MAX / 2 } else { MOVES_PER_HOME_MAX };
+        let Hlrc { moves: Moves { choice, times, .. }, pages, .. } = self;
+        let has_words = |page: PageId| pages.get(&page).map(|page| page.has_words);
+        let room = if is_free { most } else { 0 };
+        let is_here = |page| site.is_home(page) && has_words(page) != Some(true);
+        let mut next_homes = choice.take_first_touched(room, is_here);
         let placed: PageSet = next_homes.keys().copied().collect();
-        let Moves { policy, threshold, used, times, .. } = &mut self.moves;
-        used.retain(|page_id, used| {
-            let times = times.get(page_id).copied().unwrap_or_default();
-            let next_home = match policy {
-                HomePolicy::Modification => used.end_period(site.me, times, threshold),
-                HomePolicy::Faults => used.most_faulting(times, threshold),
-                HomePolicy::Fixed => None,
-            };
-            let is_here = |page: &super::Page| !page.has_words && !placed.contains(*page_id);
-            let may_leave = is_free && self.pages.get(page_id).is_some_and(is_here);
-            match next_home {
-                Some(to) if may_leave && (next_homes.len() as u64) < MOVES_PER_HOME_MAX => {
-                    next_homes.insert(*page_id, to);
-                    false
-                }
-                _ => *policy == HomePolicy::Faults || used.is_in_use(),
+        let times = |page| times.get(&page).copied().unwrap_or_default();
+        choice.end_period(site.me, times, |page, to| {
+            let may_leave = is_free && has_words(page) == Some(false) && !placed.contains(page);
+            let leaves = may_leave && (next_homes.len() as u64) < most;
+            if leaves {
+                next_homes.insert(page, to);
             }
+            leaves
         });
         let mut moves: BTreeMap<NodeId, PageSet> = BTreeMap::new();
         for (page_id, to) in &next_homes {
@@ -307,30 +267,25 @@ impl Hlrc {
         }
         if !next_homes.is_empty() {
             let unheard = site.limits.nodes - 1;
-            let held = FxHashMap::default();
-            self.moves.leaving =
-                Some(Leaving { next_homes, placed, held, unheard, is_agreed: false, is_resting: false });
+            self.moves.leaving = Some(Leaving { next_homes, placed, unheard, ..Leaving::default() });
         }
-        moves.into_iter().map(|(to, pages)| HomeMoves { to, pages }).collect()
+        let given = moves.into_iter().map(|(to, pages)| HomeMoves { to, pages, kind: MoveKind::Given });
+        given.chain(claimed).collect()
     }
 
     /// All have agreed on these.
-    pub(super) fn begin_moves(
-        &mut self,
-        site: &mut Site,
-        moves: &[(PageId, NodeId)],
-    ) -> Result<(), ProtocolError> {
+    pub(super) fn begin_moves(&mut self, site: &mut Site, moves: &[PageMove]) -> Result<(), ProtocolError> {
         let me = site.me;
+        // What this node sends to pages' last homes comes there ahead of its word.
+        self.end_claims(site, moves);
         let mut heard: BTreeMap<NodeId, PageId> = BTreeMap::new();
-        for (page_id, to) in moves {
+        let is_free = self.moves.leaving.as_ref().is_none_or(|leaving| !leaving.is_agreed);
+        for PageMove { page: page_id, to, kind } in moves {
             let from = site.locate(*page_id).home;
-            if from == me {
-                let leaving = self.moves.leaving.as_mut();
-                let leaving = leaving.filter(|leaving| leaving.next_homes.get(page_id) == Some(to));
-                let Some(leaving) = leaving else {
-                    return Err(unexpected("moves that this home has proposed", format!("one of {page_id}")));
-                };
-                leaving.is_agreed = true;
+            if *kind == MoveKind::Kept {
+                continue;
+            } else if from == me {
+                self.agree(site, is_free, (*page_id, *to, *kind))?;
             } else if *to == me {
                 self.moves.coming.insert(*page_id, Coming::default());
                 self.moves.unrested.entry(from).or_default().insert(*page_id);
@@ -344,10 +299,43 @@ impl Hlrc {
                 site.out.send(from, &Message::HomeMovesHeard { page, held: Vec::new() });
             }
         }
+        if is_free && self.moves.leaving.is_some() {
+            // Others may have heard of claims before this node has.
+            let ahead = std::mem::take(&mut site.deferred);
+            site.out.keep(ahead);
+        }
+        self.close_what_comes(site, moves);
         if !self.moves.unrested.is_empty() {
             site.release_for(AfterRelease::Move);
         }
         self.hand_over_when_heard(site);
+        Ok(())
+    }
+
+    /// All have agreed that a page homed here gets another home.
+    fn agree(
+        &mut self,
+        site: &Site,
+        is_free: bool,
+        (page_id, to, kind): (PageId, NodeId, MoveKind),
+    ) -> Result<(), ProtocolError> {
+        let is_claimed = kind == MoveKind::Claimed && self.moves.claims.are_on();
+        let leaving = match &mut self.moves.leaving {
+            None if is_claimed => {
+                let unheard = site.limits.nodes - 1;
+                Some(self.moves.leaving.insert(Leaving { unheard, ..Leaving::default() }))
+            }
+            leaving => leaving.as_mut(),
+        };
+        let is_proposed = |leaving: &&mut Leaving| match leaving.next_homes.get(&page_id) {
+            Some(next) => *next == to,
+            None => is_claimed,
+        };
+        let Some(leaving) = leaving.filter(is_proposed).filter(|_| is_free) else {
+            return Err(unexpected(Expected::ProposedMoves, format!("one of {page_id}")));
+        };
+        leaving.next_homes.insert(page_id, to);
+        leaving.is_agreed = true;
         Ok(())
     }
 
@@ -364,11 +352,39 @@ impl Hlrc {
         site.tell(|| Some(Fact::Moved { pages: [page_id].into_iter().collect(), to }));
     }
 
+    /// Takes the program's access to pages that are coming away before its threads go on: what they store
+    /// until the pages rest would be compared and sent.
+    fn close_what_comes(&mut self, site: &mut Site, moves: &[PageMove]) {
+        let mut closed = PageSet::new();
+        for PageMove { page: page_id, .. } in moves {
+            let Some(coming) = self.moves.coming.get_mut(page_id) else { continue };
+            let page = self.pages.entry(*page_id).or_default();
+            if std::mem::take(&mut page.access) != Access::None {
+                coming.was_open = true;
+                closed.insert(*page_id);
+            }
+            if std::mem::take(&mut page.watched) {
+                self.watch.pages.remove(page_id);
+            }
+        }
+        site.protect_all(&closed, Access::None);
+    }
+
+    /// Whether a node has heard of a claim to a page that is homed here, as this node has yet to hear.
+    fn is_of_claims_ahead(&self, site: &Site, message: &Message<'_>) -> bool {
+        let Message::HomeMovesHeard { page, .. } = message else { return false };
+        let is_leaving = |leaving: &Leaving| leaving.next_homes.contains_key(page);
+        self.moves.claims.are_on()
+            && site.is_home(*page)
+            && !self.moves.leaving.as_ref().is_some_and(is_leaving)
+    }
+
     /// Keeps what is said to the home of pages of which this node has yet to hear that it will be their home. Whether it did.
-    pub(super) fn keeps_ahead(&self, site: &mut Site, from: NodeId, message: &Message<'_>) -> bool {
-        let keeps = self.moves.are_on(site) && is_for_next_home(site, message);
+    pub(super) fn defers(&self, site: &mut Site, from: NodeId, message: &Message<'_>) -> bool {
+        let keeps = self.moves.are_on(site)
+            && (is_for_next_home(site, message) || self.is_of_claims_ahead(site, message));
         if keeps {
-            site.ahead.push((from, message.encode()));
+            site.deferred.push((from, message.encode()));
         }
         keeps
     }
@@ -385,7 +401,7 @@ impl Hlrc {
             leaving.unheard > 0 && !leaving.is_resting && leaving.next_homes.contains_key(&page)
         }) else {
             return Err(unexpected(
-                "word of moves that were proposed",
+                Expected::WordOfProposedMoves,
                 format!("word of {page} from node {from}"),
             ));
         };
@@ -403,7 +419,8 @@ impl Hlrc {
             let leaving = self.moves.leaving.as_ref().expect("some pages are to be handed over");
             let pages: Vec<PageId> = leaving.next_homes.keys().copied().collect();
             // What was written without notice is in no version.
-            self.share(site, pages);
+            let watched = self.share(site, pages);
+            self.watch_set(site, &watched);
             site.release_for(AfterRelease::Move);
         }
     }
@@ -428,6 +445,7 @@ impl Hlrc {
         {
             leaving.is_resting = true;
         }
+        assert!(self.moves.rested.is_empty(), "the last homes of what rested before have been told");
         self.moves.rested = std::mem::take(&mut self.moves.unrested);
         let mut compared = PageSet::new();
         let mut voided = PageSet::new();
@@ -439,6 +457,9 @@ impl Hlrc {
             (page.watched, page.unguarded) = (false, false);
             if std::mem::take(&mut page.access) != Access::None {
                 voided.insert(page_id);
+                if let Some(coming) = self.moves.coming.get_mut(&page_id) {
+                    coming.was_open = true;
+                }
             }
             if page.twin {
                 compared.insert(page_id);
@@ -478,24 +499,25 @@ impl Hlrc {
         let page = pages.iter().next().expect("a last home has given some");
         site.out.send(from, &Message::HomeMovesHeard { page, held });
         // What others have said too early is not too early any more.
-        let ahead = std::mem::take(&mut site.ahead);
+        let ahead = std::mem::take(&mut site.deferred);
         site.out.keep(ahead);
     }
 
     /// The last home's part.
     fn hand_over(&mut self, site: &mut Site, leaving: Leaving) {
+        assert!(
+            leaving.is_agreed && leaving.is_resting,
+            "all have agreed on pages that leave, and they rest"
+        );
+        assert_eq!(leaving.unheard, 0, "all others have said that they have heard");
         let Leaving { next_homes, placed, held, .. } = leaving;
         let mut of_each: BTreeMap<NodeId, Vec<PageHandedOver>> = BTreeMap::new();
-        let mut turns: FxHashMap<PageId, Vec<(u32, u64)>> = FxHashMap::default();
-        self.atomic_turns.retain(|(page_id, offset), turn| {
-            let leaves = next_homes.contains_key(page_id);
-            if leaves {
-                turns.entry(*page_id).or_default().push((*offset, *turn));
-            }
-            !leaves
-        });
+        let mut turns = self.turns.take_of(|page| next_homes.contains_key(&page));
         for (page_id, to) in &next_homes {
             let page = self.pages.entry(*page_id).or_default();
+            assert_eq!(page.access, Access::None, "{page_id}: nobody here touches what leaves");
+            assert!(!page.twin && !page.watched, "{page_id}: what was written here is in its version");
+            assert_ne!(*to, site.me, "{page_id}: it goes to another node");
             let times = self.moves.times.remove(page_id).unwrap_or_default();
             // What an open interval has changed so far is in no version.
             let has_part = self.moves.parts.remove(page_id).is_some();
@@ -552,7 +574,7 @@ impl Hlrc {
     /// What is left here of a page that was handed over.
     fn become_copy(&mut self, site: &mut Site, page_id: PageId, to: NodeId) {
         self.follow_move(site, page_id, to);
-        self.moves.used.remove(&page_id);
+        self.moves.choice.forget(page_id);
         self.anticipation.drop_orders(page_id);
         let page = self.pages.entry(page_id).or_default();
         page.valid = page.needed.is_empty();
@@ -566,20 +588,20 @@ impl Hlrc {
             match pending.request {
                 // It answers itself.
                 HomeRequest::Page(from) if from == to => {}
-                HomeRequest::Atomic { client: AtomicClient::Here(waiter), offset, operation } => {
+                HomeRequest::Atomic { client: Client::Here(waiter), offset, operation } => {
                     let ticket = waiter.0;
                     let target = AtomicTarget { page: page_id, offset, overtaken: false };
-                    self.atomic_targets.insert(ticket, target);
+                    let before = self.atomic_targets.insert(ticket, target);
+                    assert!(before.is_none(), "thread {ticket} waits for one operation at a time");
                     let needed = pending.needed;
                     site.out.send(
                         to,
                         &Message::AtomicRequest { ticket, page: page_id, offset, operation, needed },
                     );
                 }
-                HomeRequest::Page(from)
-                | HomeRequest::Atomic { client: AtomicClient::There(from, _), .. } => {
+                HomeRequest::Page(from) | HomeRequest::Atomic { client: Client::There(from, _), .. } => {
                     let got = format!("one for {page_id}");
-                    site.out.refuse(from, &unexpected("requests for what has been written", got));
+                    site.out.refuse(from, &unexpected(Expected::RequestForWritten, got));
                 }
             }
         }
@@ -596,18 +618,19 @@ impl Hlrc {
     ) -> Result<(), ProtocolError> {
         for handed in pages {
             let page_id = handed.page;
+            check_ended(site, &handed.version)?;
             let coming = self.moves.coming.get_mut(&page_id);
             let Some(coming) = coming.filter(|coming| coming.is_here && coming.handed.is_none()) else {
                 let got = format!("{page_id} from node {from}");
-                return Err(unexpected("pages whose home this node is to be", got));
+                return Err(unexpected(Expected::MovesToHere, got));
             };
             if handed.is_sent {
                 coming.handed = Some(handed.clone());
             } else if self.pages.get(&page_id).is_some_and(|page| page.held.covers(&handed.version)) {
-                self.become_home(site, handed.clone());
+                self.become_home(site, handed.clone(), false);
             } else {
                 let got = format!("{page_id} without it");
-                return Err(unexpected("the content of pages that this node lacks", got));
+                return Err(unexpected(Expected::LastHomesContent, got));
             }
         }
         self.publish_put_off(site);
@@ -620,22 +643,33 @@ impl Hlrc {
         let Some(handed) = coming.handed.take_if(|handed| handed.version == copy.version) else { return };
         let pages = site.locate(copy.page).span();
         site.out.push(Effect::Install { pages, content, merge: false, fetched: 0, prefetched: 1 });
-        self.become_home(site, handed);
+        self.become_home(site, handed, true);
         self.publish_put_off(site);
     }
 
-    fn become_home(&mut self, site: &mut Site, handed: PageHandedOver) {
+    fn become_home(&mut self, site: &mut Site, handed: PageHandedOver, was_sent: bool) {
         let PageHandedOver { page: page_id, version, moves, is_sent: _, has_words, turns } = handed;
         let coming = self.moves.coming.remove(&page_id).expect("the page is coming");
+        assert!(site.is_home(page_id), "{page_id}: this node takes itself for its home");
         let page = self.pages.entry(page_id).or_default();
+        assert_eq!(page.access, Access::None, "{page_id}: nobody touches what is coming");
+        assert!(!page.twin && !page.watched, "{page_id}: what was written here was sent before it came");
         version.entries().iter().for_each(|(writer, seq)| page.held.advance(*writer, *seq));
         page.needed.retain_beyond(&page.held);
         (page.valid, page.has_words) = (false, has_words);
         (page.shared, page.served, page.unnoticed) = (true, true, false);
         let version = page.held.clone();
+        let is_unseen = self.keep_withheld(site, page_id, was_sent) && !has_words;
+        if is_unseen {
+            let page = self.pages.entry(page_id).or_default();
+            (page.shared, page.served) = (false, false);
+        }
+        if coming.was_open {
+            self.moves.reopened.insert(page_id);
+        }
         self.anticipation.is_homed_here(site, page_id);
         self.moves.times.insert(page_id, moves);
-        self.atomic_turns.extend(turns.into_iter().map(|(offset, turn)| ((page_id, offset), turn)));
+        self.turns.go_on(page_id, turns);
         site.tell(|| Some(Fact::Holds { page: page_id, version }));
         site.out.push(Effect::CountMove { page: page_id });
         for DiffKept { writer, seq, runs, is_early } in coming.diffs {
@@ -648,7 +682,23 @@ impl Hlrc {
         self.serve_pending(site, page_id);
     }
 
+    /// Gives the program the access to pages back that it had before they rested, in as few effects as they
+    /// have runs.
+    fn reopen(&mut self, site: &mut Site) {
+        let (mut watched, mut readable) = (PageSet::new(), PageSet::new());
+        for page_id in std::mem::take(&mut self.moves.reopened).iter() {
+            let is_open = |page: &super::Page| page.access != Access::None || !page.needed.is_empty();
+            if !self.pages.get(&page_id).is_some_and(is_open) {
+                let pages = if site.is_async(page_id) { &mut watched } else { &mut readable };
+                pages.insert(page_id);
+            }
+        }
+        self.watch_set(site, &watched);
+        self.protect_set(site, &readable, Access::Read);
+    }
+
     fn publish_put_off(&mut self, site: &mut Site) {
+        self.reopen(site);
         for (writer, seq) in std::mem::take(&mut self.moves.unpublished) {
             self.publish(site, writer, seq);
         }

@@ -71,6 +71,7 @@ impl Hlrc {
 
     /// Reads pages of one home from its frames; those that follow each other together.
     pub(super) fn read_pages(&mut self, site: &mut Site, home: NodeId, mut pages: Vec<PageId>) {
+        assert!(pages.is_empty() || self.reach.includes(home), "only frames within reach are read");
         pages.sort_unstable();
         let mut run: Option<Effect> = None;
         for page_id in pages {
@@ -106,6 +107,7 @@ impl Hlrc {
         for page_id in page_ids {
             let page = self.pages.entry(page_id).or_default();
             let fetch = page.fetch.take().expect("a page that is read is being fetched");
+            assert!(!page.valid, "{page_id}: what is here is not read again");
             page.has_come();
             if page.twin && !dirty && site.is_async(page_id) {
                 self.written.remove(page_id);
@@ -145,6 +147,7 @@ fn extend(last: &mut Effect, next: &Effect) -> bool {
     else {
         return false;
     };
+    assert!(more.count > 0, "a page has granules");
     let of_one_kind = (&*page_bytes, &*home) == (bytes, from) && *prefetched && *also_ahead;
     let bytes_after = (pages.count / more.count + 1) * u64::from(*bytes);
     if !of_one_kind || pages.end() != more.first || bytes_after > READ_RUN_BYTES_MAX {
@@ -157,8 +160,10 @@ fn extend(last: &mut Effect, next: &Effect) -> bool {
 
 /// The home's side.
 impl Hlrc {
-    /// Another node has copies of pages homed here, or is about to make them.
-    pub(super) fn share(&mut self, site: &mut Site, page_ids: impl IntoIterator<Item = PageId>) {
+    /// Another node has copies of pages homed here, or is about to make them. Those that are to be watched from now on: each counts as
+    /// written in the open interval, so a store that comes before it is watched is told, too.
+    #[must_use]
+    pub(super) fn share(&mut self, site: &mut Site, page_ids: impl IntoIterator<Item = PageId>) -> PageSet {
         let mut watched = PageSet::new();
         for page_id in page_ids {
             let page = self.pages.entry(page_id).or_default();
@@ -175,7 +180,39 @@ impl Hlrc {
                 page.leave.note_fetch();
             }
         }
-        self.watch_set(site, &watched);
+        watched
+    }
+
+    /// The same for what is about to be sent.
+    ///
+    /// Where nobody reads this node's frames and pages are claimed, exclusive pages are watched before they
+    /// are sent. That spares a notice: nobody but who gets them now has a copy, and that holds every store
+    /// that came before. A notice would void the copy at the next barrier, and its home would count as a
+    /// writer of what its reader claims.
+    #[must_use]
+    pub(super) fn share_by_message(
+        &mut self,
+        site: &mut Site,
+        page_ids: impl IntoIterator<Item = PageId>,
+    ) -> PageSet {
+        if self.reach.is_some() || !self.moves.claims.are_on() {
+            return self.share(site, page_ids);
+        }
+        let (mut ahead, mut others) = (PageSet::new(), Vec::new());
+        for page_id in page_ids {
+            let page = self.pages.entry(page_id).or_default();
+            let runs_free = page.access == Access::Write && !page.watched;
+            let is_exclusive = page.unnoticed && !page.shared && runs_free && !page.has_words;
+            if is_exclusive && site.is_async(page_id) && !page.leave.is_left() {
+                page.leave.note_fetch();
+                (page.shared, page.served, page.unnoticed) = (true, true, false);
+                ahead.insert(page_id);
+            } else {
+                others.push(page_id);
+            }
+        }
+        self.watch_set(site, &ahead);
+        self.share(site, others)
     }
 
     /// The runtime has written an exclusive page that the program may never have touched. Who asks by message comes after it, so only a
@@ -200,12 +237,13 @@ impl Hlrc {
             None => page_id.0 < site.limits.region_granules,
         };
         let ours: Vec<PageId> = pages.iter().copied().filter(|page_id| is_ours(*page_id)).collect();
-        self.share(site, ours);
+        let watched = self.share(site, ours);
+        self.watch_set(site, &watched);
     }
 
     /// All that `writer` has sent from its intervals through `seq` is applied, unless some of it is kept.
     pub(super) fn publish(&mut self, site: &mut Site, writer: NodeId, seq: IntervalSeq) {
-        let some_is_kept = site.ahead.iter().chain(site.out.kept()).any(|(from, _)| *from == writer);
+        let some_is_kept = site.deferred.iter().chain(site.out.kept()).any(|(from, _)| *from == writer);
         if self.reach.is_some() && !some_is_kept && !self.moves.puts_off(writer, seq) {
             site.out.push(Effect::Publish { writer, seq });
         }
@@ -218,7 +256,7 @@ mod tests {
     use hiroba_wire::{Message, PageDiff, Placement};
 
     use super::*;
-    use crate::{Consistency, Done, Engine, WriteTracking};
+    use crate::{Consistency, Done, Engine, WriteTracking, diff};
 
     const WRITER: NodeId = NodeId(1);
     const FIRST: PageRange = PageRange { first: PageId(0), count: 4 };
@@ -286,7 +324,7 @@ mod tests {
     #[test]
     fn nothing_of_a_writer_overtakes_its_diffs_that_are_kept_for_a_later_region() {
         let mut home = engine(NodeId::ZERO);
-        let runs: &[u8] = &[0, 1, 7];
+        let runs = &diff::of_bytes(0, &[7])[..];
         let diffs_of = |seq, pages: &[u64]| Message::Diffs {
             seq,
             last: true,
@@ -320,7 +358,7 @@ mod tests {
         home.handle_fault(PageId(5), Access::Write, None);
         home.handle_fault(PageId(6), Access::Write, None);
         let watched = PageRange::single(PageId(5));
-        let exclusive = PageRange::single(PageId(6));
+        let exclusive = PageRange { first: PageId(6), count: 2 };
         let expected =
             [Effect::Watch { pages: watched }, Effect::Protect { pages: exclusive, access: Access::Write }];
         assert_eq!(effects(&mut home), expected);

@@ -19,9 +19,11 @@ pub enum State {
     Watched,
     /// A notice has voided a copy with a twin.
     Invalidated,
-    /// The page is homed here, and no other node has a copy. The program writes it without faults and notices.
+    /// The page is homed here, and no other node has a copy. The program writes it without faults and
+    /// notices.
     HomeExclusive,
-    /// The page is homed here, and no other node has a copy any more. Its first store here faults, or is noted.
+    /// The page is homed here, and no other node has a copy any more. Its first store here faults, or is
+    /// noted.
     HomeReclaimed,
     /// The page is homed here, and others may have copies. Its first store here faults.
     HomeShared,
@@ -86,7 +88,8 @@ impl State {
 
     /// The row that the page is in; none if it fits no row.
     pub(super) fn of(page: &Page, around: Circumstances) -> Option<State> {
-        // A reply on its way may have left the home before this node's own latest diff: that is needed, although held.
+        // A reply on its way may have left the home before this node's own latest diff: that is needed,
+        // although held.
         let names_only_what_it_lacks = page.fetch.is_some()
             || page.needed.entries().iter().all(|(writer, seq)| page.held.get(*writer) < *seq);
         let is_consistent = names_only_what_it_lacks

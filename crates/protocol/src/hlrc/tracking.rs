@@ -9,10 +9,17 @@ use crate::coherence::Site;
 use crate::home::Located;
 use crate::{Effect, WriteTracking};
 
-/// With asynchronous tracking each release scans all watched pages, about a nanosecond each; a resting page that is touched
-/// again costs a fault of some microseconds. So a page rests after about as many unwritten releases as scanning it that often
-/// costs a fault: at worst both together cost twice what the better one would.
+/// With asynchronous tracking each release scans all watched pages: about a nanosecond each in long runs, and
+/// about 60 where a page is watched alone among others. A resting page that is touched again costs a fault of
+/// some microseconds. So a page rests after about as many unwritten releases as scanning it that often costs
+/// a fault: at worst both together cost twice what the better one would. This is the number for long runs.
 pub const RESTING_AFTER_RELEASES: u32 = 4096;
+
+/// The same for a page that is watched alone; one of a run waits as many times longer as the run has pages.
+const RESTING_ALONE_AFTER_RELEASES: u32 = 64;
+
+/// Watched pages that are looked through in one release, on average, to find some that may rest.
+const LOOKED_THROUGH_A_RELEASE: u32 = 64;
 
 /// A page that has been written between two fetches goes unwatched at so many of the next ones; then it is looked at again.
 const UNGUARDED_FETCHES_MIN: u8 = 7;
@@ -51,6 +58,11 @@ impl Leave {
         true
     }
 
+    /// Whether the page need not be watched at the next fetch.
+    pub(super) fn is_left(&self) -> bool {
+        self.left > 0
+    }
+
     /// The page is fetched while it is watched.
     pub(super) fn note_fetch(&mut self) {
         self.fetches = self.fetches.saturating_add(1);
@@ -62,11 +74,12 @@ impl Leave {
 pub(super) struct Watch {
     /// Copies, and home pages that are or lately were shared.
     pub(super) pages: FxHashSet<PageId>,
-    /// Releases between two rounds of sending pages to rest.
-    rest_after: u32,
+    /// How many unwritten releases send a page to rest: one that is watched alone, and any.
+    rest_after: (u32, u32),
+    /// Releases until pages are next sent to rest.
     until_rest: u32,
-    /// Counts the rounds.
-    period: u32,
+    /// Counts releases.
+    releases: u32,
     /// In the release of a round: what will rest unless the host says that it was written.
     pub(super) candidates: PageSet,
     /// Home pages that are shared and not watched: they count as written.
@@ -79,9 +92,9 @@ impl Default for Watch {
     fn default() -> Watch {
         Watch {
             pages: FxHashSet::default(),
-            rest_after: RESTING_AFTER_RELEASES,
-            until_rest: RESTING_AFTER_RELEASES,
-            period: 0,
+            rest_after: (RESTING_ALONE_AFTER_RELEASES, RESTING_AFTER_RELEASES),
+            until_rest: RESTING_ALONE_AFTER_RELEASES,
+            releases: 0,
             candidates: PageSet::new(),
             unguarded: PageSet::new(),
             voided: PageSet::new(),
@@ -90,9 +103,11 @@ impl Default for Watch {
 }
 
 impl Hlrc {
-    /// Sends pages to rest after so many unwritten releases instead of [`RESTING_AFTER_RELEASES`]: for tests.
+    /// Sends pages to rest after no more unwritten releases than these, instead of
+    /// [`RESTING_AFTER_RELEASES`]: for tests.
     pub fn resting_after(mut self, releases: u32) -> Hlrc {
-        (self.watch.rest_after, self.watch.until_rest) = (releases, releases);
+        let alone = releases.min(RESTING_ALONE_AFTER_RELEASES);
+        (self.watch.rest_after, self.watch.until_rest) = ((alone, releases), alone);
         self
     }
 
@@ -104,6 +119,7 @@ impl Hlrc {
 
     /// Watches pages, in as few effects as they have runs.
     pub(super) fn watch_set(&mut self, site: &mut Site, pages: &PageSet) {
+        debug_assert!(pages.iter().all(|page| site.is_async(page)), "stores to other pages fault");
         pages.iter().for_each(|page_id| self.begin_watching(page_id));
         let spans = site.homes.spans(pages).into_iter();
         site.out.extend(spans.map(|pages| Effect::Watch { pages }));
@@ -113,7 +129,7 @@ impl Hlrc {
         let page = self.pages.entry(page_id).or_default();
         page.access = Access::Write;
         page.watched = true;
-        page.busy_in = self.watch.period;
+        page.busy_at = self.watch.releases;
         self.watch.pages.insert(page_id);
     }
 
@@ -123,7 +139,7 @@ impl Hlrc {
         for granule in granules.iter() {
             let Some(Located { page: page_id, home, .. }) = site.homes.locate(granule) else { continue };
             let Some(page) = self.pages.get_mut(&page_id).filter(|page| page.watched) else { continue };
-            page.busy_in = self.watch.period;
+            page.busy_at = self.watch.releases;
             if home == site.me && !page.shared {
                 // Nobody holds a copy any more, and it is in use: from now on its writes cost nothing.
                 page.leave.renew();
@@ -212,8 +228,10 @@ impl Hlrc {
     fn stop_watching(&mut self, site: &mut Site, exclusive: &PageSet) {
         for page_id in exclusive.iter() {
             let page = self.pages.entry(page_id).or_default();
+            assert!(!page.shared && !page.twin, "{page_id}: nobody else has a copy of what is exclusive");
             (page.watched, page.unnoticed) = (false, true);
-            self.watch.pages.remove(&page_id);
+            let was_watched = self.watch.pages.remove(&page_id);
+            assert!(was_watched, "{page_id}: only what is watched can be let go");
         }
         let spans = site.homes.spans(exclusive).into_iter();
         site.out.extend(spans.map(|pages| Effect::Unwatch { pages }));
@@ -224,15 +242,26 @@ impl Hlrc {
     /// A home page gets a twin for the moment, before the question: a store that comes before the answer is in the
     /// answer, and a later one, up to the loss of access, makes the page differ from its twin.
     pub(super) fn choose_resting(&mut self, site: &mut Site) {
+        self.watch.releases = self.watch.releases.wrapping_add(1);
+        assert!(self.watch.until_rest > 0, "a round of resting begins with some releases to wait for");
         self.watch.until_rest -= 1;
         if self.watch.until_rest > 0 {
             return;
         }
-        self.watch.until_rest = self.watch.rest_after;
+        let (alone, any) = self.watch.rest_after;
+        let watched = u32::try_from(self.watch.pages.len()).unwrap_or(u32::MAX);
+        self.watch.until_rest = (watched / LOOKED_THROUGH_A_RELEASE).clamp(alone, any);
+        let mut watched: Vec<PageId> = self.watch.pages.iter().copied().collect();
+        watched.sort_unstable();
         let (mut idle, mut exclusive): (Vec<PageId>, PageSet) = (Vec::new(), PageSet::new());
-        for page_id in &self.watch.pages {
-            let page = &self.pages[page_id];
-            if page.busy_in < self.watch.period {
+        let follows = |before: &PageId, page: &PageId| site.locate(*before).span().end() == *page;
+        for run in watched.chunk_by(follows) {
+            let bound = alone.saturating_mul(run.len().try_into().unwrap_or(u32::MAX)).min(any);
+            for page_id in run {
+                let page = &self.pages[page_id];
+                if self.watch.releases.wrapping_sub(page.busy_at) < bound {
+                    continue;
+                }
                 if page.twin || page.shared {
                     idle.push(*page_id);
                 } else {
@@ -240,9 +269,7 @@ impl Hlrc {
                 }
             }
         }
-        self.watch.period += 1;
         self.stop_watching(site, &exclusive);
-        idle.sort_unstable();
         for page_id in idle {
             if !self.pages[&page_id].twin {
                 self.make_twin(site, page_id);
@@ -258,7 +285,7 @@ impl Hlrc {
         if resting.is_empty() {
             return resting;
         }
-        debug_assert_eq!(site.tracking, WriteTracking::Async);
+        assert_eq!(site.tracking, WriteTracking::Async, "pages rest where stores are noted");
         let mut compared = PageSet::new();
         for page_id in written.iter() {
             if resting.remove(page_id) && site.is_home(page_id) {

@@ -1,11 +1,11 @@
-//! Copies that nobody has faulted on: what [`anticipation`](crate::anticipation) is shown of this protocol's copies,
-//! and what is done with what it proposes.
+//! Copies that nobody has faulted on: what [`anticipation`](crate::anticipation) is shown of this protocol's
+//! copies, and what is done with what it proposes.
 
 use hiroba_base::{Access, LockId, NodeId, PageId, PageSet, VectorTimestamp, VersionVector};
 use hiroba_wire::{Ahead, PageCopy};
 use rustc_hash::FxHashMap;
 
-use super::copies::{Taken, check_all_found, find_content};
+use super::copies::{Came, Taken, check_all_found, check_ended};
 use super::moves::Moves;
 use super::one_sided::Reach;
 use super::{Fetch, Hlrc, Page};
@@ -33,8 +33,8 @@ impl Copies for View<'_> {
         self.page(page).is_none_or(|page| !page.valid && page.fetch.is_none())
     }
 
-    /// Not what is coming here to stay: what this node knows of by now may have been sent here and not to the last
-    /// home, which the word that the last home publishes does not show.
+    /// Not what is coming here to stay: what this node knows of by now may have been sent here and not to the
+    /// last home, which the word that the last home publishes does not show.
     fn may_ask_for(&self, site: &Site, page: Located) -> bool {
         page.home != site.me && !self.moves.keeps_away(page.page) && self.is_absent(page.page)
     }
@@ -105,7 +105,8 @@ impl Hlrc {
     pub(super) fn fetch_ahead(&mut self, site: &mut Site, fetches: Fetches) {
         let Fetches { pages, is_descending } = fetches;
         for page_id in &pages {
-            self.pages.entry(*page_id).or_default().fetch = Some(Fetch::default());
+            let before = self.pages.entry(*page_id).or_default().fetch.replace(Fetch::default());
+            assert!(before.is_none(), "{page_id}: a page is fetched once at a time");
         }
         self.request_pages(site, &pages, is_descending);
     }
@@ -122,7 +123,8 @@ impl Hlrc {
         let mut offset = 0;
         let mut pages = Vec::with_capacity(copies.len());
         for copy in copies {
-            let (located, found) = find_content(site, copy, &mut offset, content)?;
+            let (located, found) = site.find_content(copy, &mut offset, content)?;
+            check_ended(site, &copy.version)?;
             pages.push(Unasked { page: located.page, version: copy.version.clone(), content: found });
         }
         check_all_found(offset, content)?;
@@ -147,7 +149,9 @@ impl Hlrc {
         let mut taken = Taken::default();
         for supply in accepted {
             let fetch = Fetch::default();
-            self.take_in(site, &mut taken, supply.page, &supply.version, supply.content, fetch);
+            let version = &supply.version;
+            let came = Came { page: supply.page, version, content: supply.content, fetch };
+            self.take_in(site, &mut taken, came);
         }
         let fetched = taken.finish(site);
         self.end_fetches(site, fetched);

@@ -6,7 +6,7 @@ use hiroba_wire::{IntervalDiff, Message, PageCopy};
 use super::keeping::Purpose;
 use super::{Fetch, Lrc, Page, Twin, raise};
 use crate::coherence::Site;
-use crate::{Effect, Fact, NewContent, Outcome, PageToSend, ProtocolError, diff, unexpected};
+use crate::{Effect, Expected, Fact, NewContent, Outcome, PageToSend, ProtocolError, diff, unexpected};
 
 /// What an interval changed, by the time that it is known here.
 #[derive(Debug)]
@@ -27,7 +27,8 @@ impl ReceivedDiff {
 
 /// The reader's side.
 impl Lrc {
-    /// Asks for whatever the page lacks, or takes in what has come when that is all.
+    /// An access miss (Keleher and others 1994): asks for whatever the page lacks, the first copy and then
+    /// the diffs of each writer that notices name, or takes in what has come when that is all.
     pub(super) fn go_on_fetching(&mut self, site: &mut Site, page_id: PageId) {
         let me = site.me;
         let page = self.page(site, page_id);
@@ -69,10 +70,12 @@ impl Lrc {
         }
     }
 
-    /// Everything is there: applies it, lets the program at the page, and answers those who waited for it.
+    /// Everything is there: applies it in an order that agrees with happens-before (Keleher, Cox,
+    /// Zwaenepoel), lets the program at the page, and answers those who waited for it.
     fn take_in(&mut self, site: &mut Site, page_id: PageId) {
         let page = self.page(site, page_id);
         let fetch = page.fetch.take().unwrap_or_default();
+        assert!(fetch.writers.is_empty() && !fetch.awaits_copy, "{page_id}: all that was asked for is there");
         let Fetch { waiters, demanded, wants_write, hinted, mut received, gained, began_anew, .. } = fetch;
         received.retain(|diff| !diff.runs.is_empty());
         received.sort_by_key(ReceivedDiff::place);
@@ -86,6 +89,7 @@ impl Lrc {
         let page = self.page(site, page_id);
         page.has_copy = true;
         page.hold(&gained);
+        assert!(page.is_current(), "{page_id}: what notices name has been asked for");
         let (held, access) = (page.held.clone(), page.access);
         site.tell(|| Some(Fact::Holds { page: page_id, version: held }));
         if demanded || hinted && access == Access::None {
@@ -105,20 +109,21 @@ impl Lrc {
         let ready: Vec<_> =
             page.operations.extract_if(.., |operation| held.covers(&operation.needed)).collect();
         for (node, version) in answered {
-            site.out.send(node, &Message::Held { page: page_id, version });
+            site.out.send(node, &Message::CaughtUp { page: page_id, version });
         }
         ready.into_iter().for_each(|operation| self.perform(site, page_id, operation));
     }
 
     /// A writer has forgotten diffs that this copy lacks: the home's copy takes its place. What was held, and is not there, is owed.
     fn give_copy_up(&mut self, site: &mut Site, page_id: PageId) {
+        assert!(!site.is_home(page_id), "{page_id}: its home has the copy that all others can begin from");
         if self.page(site, page_id).twin == Twin::Open {
             self.compare(site, page_id, false, Purpose::SetAside);
             self.page(site, page_id).twin = Twin::None;
         }
         self.compare_closed(site, page_id, None);
         let page = self.page(site, page_id);
-        debug_assert_eq!(page.access, Access::None, "a copy that lacks something is not used");
+        assert_eq!(page.access, Access::None, "{page_id}: a copy that lacks something is not used");
         let held = std::mem::take(&mut page.held);
         raise(&mut page.owed, &held);
         page.has_copy = false;
@@ -137,17 +142,17 @@ impl Lrc {
         content: &[u8],
     ) -> Result<(), ProtocolError> {
         let [PageCopy { page: page_id, version, is_zero }] = copies else {
-            return Err(unexpected("one page", format!("{} pages", copies.len())));
+            return Err(unexpected(Expected::OnePage, format!("{} pages", copies.len())));
         };
         let (located, page_bytes) = (site.locate(*page_id), site.page_bytes(*page_id) as usize);
         let page = self.page(site, *page_id);
         let fetch = page.fetch.as_mut().filter(|fetch| fetch.awaits_copy);
         let (Some(fetch), true) = (fetch, located.home == from && located.page == *page_id) else {
-            return Err(unexpected("a page that its home was asked for", format!("{page_id}")));
+            return Err(unexpected(Expected::PageItsHomeWasAskedFor, format!("{page_id}")));
         };
         let wanted_bytes = if *is_zero { 0 } else { page_bytes };
         if content.len() != wanted_bytes {
-            return Err(unexpected("the whole page", format!("{} bytes of {page_id}", content.len())));
+            return Err(unexpected(Expected::WholePage, format!("{} bytes of {page_id}", content.len())));
         }
         (fetch.awaits_copy, fetch.copy_came) = (false, true);
         let fetched = u32::from(fetch.demanded);
@@ -171,12 +176,12 @@ impl Lrc {
         let fetch = self.page(site, page_id).fetch.as_mut();
         let asked = fetch.and_then(|fetch| Some((*fetch.writers.get(&from)?, fetch)));
         let Some((through, fetch)) = asked else {
-            return Err(unexpected("diffs that were asked for", format!("some of {page_id}")));
+            return Err(unexpected(Expected::AskedDiffs, format!("some of {page_id}")));
         };
         for IntervalDiff { seq, version, runs } in diffs {
             if version.get(from) < *seq {
                 let got = format!("interval {seq} of node {from} in a version through {}", version.get(from));
-                return Err(unexpected("a diff's own interval in its version", got));
+                return Err(unexpected(Expected::DiffInItsVersion, got));
             }
             diff::check(runs, page_bytes)?;
             raise(&mut fetch.required, version);
@@ -198,11 +203,11 @@ impl Lrc {
         page_id: PageId,
     ) -> Result<(), ProtocolError> {
         if site.is_home(page_id) {
-            return Err(unexpected("diffs that no other copy holds", format!("none of {page_id}")));
+            return Err(unexpected(Expected::OnlyDiffs, format!("none of {page_id}")));
         }
         let fetch = self.page(site, page_id).fetch.as_mut();
         let Some(fetch) = fetch.and_then(|fetch| fetch.writers.remove(&from).map(|_| fetch)) else {
-            return Err(unexpected("an answer to a request for diffs", format!("one for {page_id}")));
+            return Err(unexpected(Expected::AnswerToDiffsRequest, format!("one for {page_id}")));
         };
         fetch.is_too_late = true;
         self.go_on_fetching(site, page_id);

@@ -5,15 +5,15 @@ use hiroba_wire::{IntervalDiff, Message};
 
 use super::{Lrc, Twin, raise};
 use crate::coherence::Site;
-use crate::{Effect, ProtocolError, unexpected};
+use crate::{Effect, Expected, ProtocolError, unexpected};
 
 /// A node that keeps more bytes of diffs, and of twins of intervals that have ended, collects.
 pub const KEPT_BYTES_MAX: u64 = 32 << 20;
 
-/// What a kept diff takes besides its runs.
+/// What a kept diff takes besides its bytes.
 const KEPT_DIFF_BYTES: u64 = 128;
 
-/// A reply is sent when its diffs' runs reach this many bytes.
+/// A reply is sent when its diffs reach this many bytes.
 const REPLY_BYTES: usize = 48 << 10;
 
 /// What an interval of this node changed in a page.
@@ -72,6 +72,12 @@ impl Keeping {
         self.bytes += bytes;
         self.pages.insert(page);
     }
+
+    /// So much less is kept of the page.
+    pub(super) fn remove(&mut self, page: PageId, bytes: u64) {
+        assert!(self.bytes >= bytes, "{page}: what is kept no more was counted");
+        self.bytes -= bytes;
+    }
 }
 
 impl Lrc {
@@ -87,7 +93,7 @@ impl Lrc {
         let page = self.page(site, page_id);
         match std::mem::take(&mut page.twin) {
             Twin::Closed { seq, version } => {
-                self.keeping.bytes -= page_bytes;
+                self.keeping.remove(page_id, page_bytes);
                 self.compare(site, page_id, false, Purpose::Keep { seq, version, for_request });
             }
             other => page.twin = other,
@@ -111,8 +117,10 @@ impl Lrc {
     pub(super) fn keep(&mut self, page_id: PageId, kept: KeptDiff) {
         self.keeping.add(page_id, kept.bytes());
         let page = self.pages.entry(page_id).or_default();
+        assert!(kept.seq > page.collected, "{page_id}: what is collected is not kept again");
         let behind = page.kept.partition_point(|other| other.seq <= kept.seq);
         page.kept.insert(behind, kept);
+        debug_assert!(page.kept.iter().is_sorted_by_key(|kept| kept.seq), "{page_id}: kept diffs ascend");
     }
 
     pub(super) fn handle_diffs_request(
@@ -126,7 +134,7 @@ impl Lrc {
         let closed = site.latest_closed();
         if after >= through || through > closed {
             let got = format!("a request for those after {after} through {through}");
-            return Err(unexpected("requests for intervals that have ended", format!("{got}, of {closed}")));
+            return Err(unexpected(Expected::RequestForEndedIntervals, format!("{got}, of {closed}")));
         }
         let page = self.page(site, page_id);
         if after < page.collected {
@@ -143,6 +151,7 @@ impl Lrc {
 
     fn send_diffs(&mut self, site: &mut Site, page_id: PageId, wanted: Wanted) {
         let Wanted { node, after, through } = wanted;
+        assert!(after < through, "{page_id}: some interval is asked for");
         let kept = &self.page(site, page_id).kept;
         let mut diffs: Vec<IntervalDiff<'_>> = Vec::new();
         let mut bytes = 0;
@@ -163,7 +172,8 @@ impl Lrc {
 
 /// Collection.
 impl Lrc {
-    /// When too much is kept: has every home hold what this node has written, so that it can be forgotten.
+    /// When too much is kept (Keleher and others 1994 collect then, too, but at a barrier): has every home
+    /// hold what this node has written, so that it can be forgotten.
     pub(super) fn collect(&mut self, site: &mut Site) {
         if self.keeping.bytes <= self.keeping.bytes_max || self.keeping.awaited > 0 {
             return;
@@ -177,7 +187,7 @@ impl Lrc {
                 self.forget(site, page_id, version.get(me));
             } else if page.has_copy {
                 self.keeping.awaited += 1;
-                site.out.send(home, &Message::HoldRequest { page: page_id, version });
+                site.out.send(home, &Message::CatchUpRequest { page: page_id, version });
             }
         }
     }
@@ -194,7 +204,7 @@ impl Lrc {
             bytes += page_bytes;
             self.compare(site, page_id, false, Purpose::Forget);
         }
-        self.keeping.bytes -= bytes;
+        self.keeping.remove(page_id, bytes);
         let page = self.page(site, page_id);
         if page.kept.is_empty() && !matches!(page.twin, Twin::Closed { .. }) {
             self.keeping.pages.remove(page_id);
@@ -202,7 +212,7 @@ impl Lrc {
     }
 
     /// The home's side: answers when the copy holds all that.
-    pub(super) fn handle_hold_request(
+    pub(super) fn handle_catch_up_request(
         &mut self,
         site: &mut Site,
         from: NodeId,
@@ -212,7 +222,7 @@ impl Lrc {
         self.share(site, page_id)?;
         let page = self.page(site, page_id);
         if page.held.covers(version) {
-            site.out.send(from, &Message::Held { page: page_id, version: version.clone() });
+            site.out.send(from, &Message::CaughtUp { page: page_id, version: version.clone() });
             return Ok(());
         }
         raise(&mut page.owed, version);
@@ -222,7 +232,7 @@ impl Lrc {
         Ok(())
     }
 
-    pub(super) fn handle_held_by_home(
+    pub(super) fn handle_caught_up(
         &mut self,
         site: &mut Site,
         from: NodeId,
@@ -231,8 +241,12 @@ impl Lrc {
     ) -> Result<(), ProtocolError> {
         let awaited = self.keeping.awaited.checked_sub(1);
         let (Some(awaited), true) = (awaited, site.homes.home_of(page_id) == Some(from)) else {
-            return Err(unexpected("what a home was asked for", format!("a version of {page_id}")));
+            return Err(unexpected(Expected::AskedHome, format!("a version of {page_id}")));
         };
+        if version.get(site.me) > site.latest_closed() {
+            let got = format!("interval {} of this node in {page_id}", version.get(site.me));
+            return Err(unexpected(Expected::EndedIntervals, got));
+        }
         self.keeping.awaited = awaited;
         self.forget(site, page_id, version.get(site.me));
         Ok(())

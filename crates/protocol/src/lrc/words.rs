@@ -16,7 +16,8 @@ use hiroba_wire::{AtomicOperation, AtomicOutcome, Message, Ticket};
 use super::keeping::KeptDiff;
 use super::{Lrc, raise};
 use crate::coherence::{AfterRelease, Site, WordOperation};
-use crate::{Effect, Fact, Outcome, ProtocolError, Waiter, diff, unexpected};
+use crate::words::{Client, Operated};
+use crate::{Effect, Expected, ProtocolError, Waiter, diff, unexpected};
 
 /// An operation at the word's home.
 #[derive(Debug)]
@@ -26,13 +27,6 @@ pub(super) struct Operation {
     operation: AtomicOperation,
     /// What the copy must hold before it.
     pub(super) needed: VersionVector,
-}
-
-/// Who wants the result.
-#[derive(Clone, Copy, Debug)]
-enum Client {
-    Here(Waiter),
-    There(NodeId, Ticket),
 }
 
 impl Operation {
@@ -58,6 +52,15 @@ pub(super) struct Performed {
     turn: u64,
 }
 
+/// What a page's home says of an operation.
+pub(super) struct HomeWord<'a> {
+    pub(super) outcome: AtomicOutcome,
+    /// How many operations there were on the word before.
+    pub(super) turn: u64,
+    /// The page's version then.
+    pub(super) version: &'a VersionVector,
+}
+
 /// The operating node's side.
 impl Lrc {
     pub(super) fn begin_operation(&mut self, site: &mut Site, asked: WordOperation) {
@@ -78,7 +81,8 @@ impl Lrc {
             return self.admit(site, page_id, Operation { client, offset, operation, needed });
         }
         let ticket = waiter.0;
-        self.operations_elsewhere.insert(ticket, (page_id, offset));
+        let before = self.operations_elsewhere.insert(ticket, (page_id, offset));
+        assert!(before.is_none(), "thread {ticket} waits for one operation at a time");
         let request = Message::AtomicRequest { ticket, page: page_id, offset, operation, needed };
         site.out.send(home, &request);
     }
@@ -88,16 +92,11 @@ impl Lrc {
         site: &mut Site,
         ticket: Ticket,
         page_id: PageId,
-        outcome: AtomicOutcome,
-        turn: u64,
-        version: &VersionVector,
+        HomeWord { outcome, turn, version }: HomeWord<'_>,
     ) -> Result<(), ProtocolError> {
         let asked = self.operations_elsewhere.remove(&ticket);
         let Some((_, offset)) = asked.filter(|(asked, _)| *asked == page_id) else {
-            return Err(unexpected(
-                "a word's result only after a request",
-                format!("one for thread {ticket}"),
-            ));
+            return Err(unexpected(Expected::RequestedWord, format!("one for thread {ticket}")));
         };
         let page = self.page(site, page_id);
         raise(&mut page.needed, version);
@@ -106,9 +105,7 @@ impl Lrc {
         if !version.is_empty() {
             self.operated_on.insert(page_id);
         }
-        let waiter = Waiter(ticket);
-        site.tell(|| Some(Fact::Atomic { waiter, page: page_id, offset, turn, outcome }));
-        site.out.wake(waiter, Outcome::Atomic(outcome));
+        site.end_operation(Waiter(ticket), Operated { page: page_id, offset, turn, outcome });
         Ok(())
     }
 }
@@ -138,6 +135,8 @@ impl Lrc {
     }
 
     pub(super) fn perform(&mut self, site: &mut Site, page_id: PageId, operation: Operation) {
+        let page = self.page(site, page_id);
+        assert!(page.held.covers(&operation.needed), "{page_id}: its copy holds what comes before");
         // The word goes into a twin too, so an earlier interval's diff would lack what was stored there.
         self.compare_closed(site, page_id, None);
         let (offset, asked) = (operation.offset, operation.operation);
@@ -148,7 +147,7 @@ impl Lrc {
     pub(super) fn handle_operated(&mut self, site: &mut Site, outcome: AtomicOutcome) {
         let (page, Operation { client, offset, .. }) =
             self.operating.pop_front().expect("every atomic answer has its effect");
-        let turn = self.count(site, page, offset);
+        let turn = self.turns.count(site, page, offset);
         self.performed.push_back(Performed { page, client, offset, outcome, turn });
         if site.is_closing() {
             site.release_for(AfterRelease::Continue(page));
@@ -159,6 +158,7 @@ impl Lrc {
 
     /// No release is open: closes the operations' intervals and tells who asked for them.
     pub(super) fn finish_performed(&mut self, site: &mut Site) {
+        assert!(!site.is_closing(), "operations have intervals of their own");
         while let Some(Performed { page: page_id, client, offset, outcome, turn }) =
             self.performed.pop_front()
         {
@@ -173,8 +173,7 @@ impl Lrc {
             }
             match client {
                 Client::Here(waiter) => {
-                    site.tell(|| Some(Fact::Atomic { waiter, page: page_id, offset, turn, outcome }));
-                    site.out.wake(waiter, Outcome::Atomic(outcome));
+                    site.end_operation(waiter, Operated { page: page_id, offset, turn, outcome });
                 }
                 Client::There(node, ticket) => {
                     let reply = Message::WordReply { ticket, page: page_id, outcome, turn, version };
@@ -182,15 +181,5 @@ impl Lrc {
                 }
             }
         }
-    }
-
-    /// The number of the operation that has just been carried out on a word; 0 for all when nobody keeps a record.
-    fn count(&mut self, site: &Site, page: PageId, offset: u32) -> u64 {
-        if !site.tells() {
-            return 0;
-        }
-        let next = self.turns.entry((page, offset)).or_default();
-        *next += 1;
-        *next - 1
     }
 }

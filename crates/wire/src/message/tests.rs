@@ -3,6 +3,9 @@
 use proptest::prelude::*;
 
 use super::*;
+use crate::MoveKind;
+use crate::PROGRAM_DATA_BYTES_MAX;
+use crate::agent::{FromAgent, NodeEvent};
 use crate::intervals::IntervalNotice;
 use crate::pages::PAGES_PER_MESSAGE_MAX;
 
@@ -53,7 +56,7 @@ fn samples() -> Vec<Message<'static>> {
             caller: NodeId(3),
             least: Some(VectorTimestamp::new(4)),
             knowledge: knowledge.clone(),
-            moves: vec![HomeMoves { to: NodeId(2), pages: pages.clone() }],
+            moves: vec![HomeMoves { to: NodeId(2), pages: pages.clone(), kind: MoveKind::Given }],
         },
         Message::AtomicRequest {
             ticket: 1,
@@ -82,7 +85,7 @@ fn samples() -> Vec<Message<'static>> {
             epoch: 1,
             collective: Collective::Barrier,
             knowledge: knowledge.clone(),
-            moves: vec![HomeMoves { to: NodeId(2), pages: pages.clone() }],
+            moves: vec![HomeMoves { to: NodeId(2), pages: pages.clone(), kind: MoveKind::Given }],
         },
         Message::AtomicReply {
             ticket: 1,
@@ -93,6 +96,7 @@ fn samples() -> Vec<Message<'static>> {
         Message::TouchedPages { seq: 1, timestamp, epoch: 0, interval_end: None, pages: Vec::new() },
         Message::TouchedAll,
         Message::TouchedHeard,
+        Message::Ports { bytes: &[1, 2, 3] },
         Message::Publish { knowledge, count: 3 },
         Message::Free { address: 4096 },
         Message::SizeRequest { ticket: 1, address: 4096 },
@@ -126,8 +130,8 @@ fn samples() -> Vec<Message<'static>> {
             diffs: vec![IntervalDiff { seq: 4, version: version.clone(), runs: &[0, 1, 9] }],
         },
         Message::DiffsCollected { page: PageId(3) },
-        Message::HoldRequest { page: PageId(3), version: version.clone() },
-        Message::Held { page: PageId(3), version: version.clone() },
+        Message::CatchUpRequest { page: PageId(3), version: version.clone() },
+        Message::CaughtUp { page: PageId(3), version: version.clone() },
         Message::WordReply {
             ticket: 1,
             page: PageId(3),
@@ -137,6 +141,21 @@ fn samples() -> Vec<Message<'static>> {
         },
         Message::Alive,
     ]
+}
+
+#[test]
+fn a_packet_of_ports_may_be_put_behind_its_head() {
+    for length in [0, 3, 127, 128, 70_000] {
+        let packet = vec![7; length];
+        let whole = Message::Ports { bytes: &packet }.encode();
+        assert_eq!(whole, [Message::ports_head(length), packet.clone()].concat());
+    }
+}
+
+#[test]
+fn diffs_alone_are_unhurried() {
+    let kinds = (0..Message::KINDS.len()).filter(|kind| Message::is_unhurried(*kind as u8));
+    assert_eq!(kinds.map(|kind| Message::KINDS[kind]).collect::<Vec<_>>(), ["Diffs"]);
 }
 
 #[test]
@@ -191,7 +210,7 @@ fn fields_out_of_bounds_are_refused() {
             epoch: 0,
             collective: Collective::Barrier,
             knowledge: knowledge.clone(),
-            moves: vec![HomeMoves { to: NodeId(4), pages: PageSet::new() }],
+            moves: vec![HomeMoves { to: NodeId(4), pages: PageSet::new(), kind: MoveKind::Claimed }],
         },
         Message::Arrive {
             epoch: 0,
@@ -234,6 +253,63 @@ fn fields_out_of_bounds_are_refused() {
     let mut trailing = samples()[0].encode();
     trailing.push(0);
     assert!(Message::decode(&trailing, &LIMITS).is_err());
+}
+
+/// How many bytes were encoded one by one.
+struct OneByOne(usize);
+
+impl postcard::ser_flavors::Flavor for OneByOne {
+    type Output = usize;
+
+    fn try_push(&mut self, _: u8) -> postcard::Result<()> {
+        self.0 += 1;
+        Ok(())
+    }
+
+    fn try_extend(&mut self, _: &[u8]) -> postcard::Result<()> {
+        Ok(())
+    }
+
+    fn finalize(self) -> postcard::Result<usize> {
+        Ok(self.0)
+    }
+}
+
+fn one_by_one<T: Serialize>(message: &T) -> usize {
+    postcard::serialize_with_flavor(message, OneByOne(0)).expect("it can be encoded")
+}
+
+#[test]
+fn bytes_are_not_encoded_one_by_one() {
+    let content = &[7; 4096];
+    let (page, writer, version) = (PageId(5), NodeId(1), VersionVector::new());
+    let diffs = vec![PageDiff { page, runs: content }];
+    let copies = vec![PageCopy { page, version: version.clone(), is_zero: false }];
+    let ahead_of = Ahead::Collective(1);
+    let messages = [
+        Message::PagesReply { copies: copies.clone(), content },
+        Message::PagesSupplied { ahead_of, copies, content },
+        Message::Diffs { seq: 1, last: true, diffs: diffs.clone() },
+        Message::EarlyDiffs { seq: 1, diffs: diffs.clone() },
+        Message::EagerDiffs { writer, diffs: diffs.clone() },
+        Message::UpdateCopies { transaction: 1, diffs },
+        Message::DiffsReply {
+            page,
+            last: true,
+            diffs: vec![IntervalDiff { seq: 1, version, runs: content }],
+        },
+        Message::ProgramData { identity: 1, offset: 0, bytes: content },
+    ];
+    for message in messages {
+        assert!(one_by_one(&message) < 20, "{message:?}");
+    }
+    let bytes = content.to_vec();
+    let trace = FromAgent::Trace { node: NodeId(1), bytes: bytes.clone() };
+    let output = FromAgent::Node { node: NodeId(1), event: NodeEvent::Output { to_error: false, bytes } };
+    for said in [trace, output] {
+        assert!(one_by_one(&said) < 20, "{said:?}");
+        assert_eq!(crate::control::decode(&crate::control::encode(&said)), Ok(said));
+    }
 }
 
 proptest! {

@@ -1,4 +1,5 @@
-//! The seal that fabrics put on what they send, put on plain messages: so that the cipher's share can be told.
+//! The seal that fabrics put on what they send, put on plain messages: so that the cipher's share can be
+//! told.
 
 use aegis::aegis128x4::{Aegis128X4, Nonce};
 

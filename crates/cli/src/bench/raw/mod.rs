@@ -1,8 +1,8 @@
 //! The same exchanges without Hiroba: what the machine itself takes.
 //!
-//! Each fabric has a peer of its own kind: plain UDP sockets, plain TCP connections, or messages laid into memory that both processes
-//! have mapped. Both sides wait as the runtime's threads do: first awake, then asleep. The home answers, all others
-//! ask.
+//! Each fabric has a peer of its own kind: plain UDP sockets, plain TCP connections, or messages laid into
+//! memory that both processes have mapped. Both sides wait as the runtime's threads do: first awake, then
+//! asleep. The home answers, all others ask.
 
 mod cipher;
 mod shm;
@@ -42,10 +42,12 @@ trait Wire: Send {
     /// At home: waits until all others have connected, who have been told the address.
     fn meet(&mut self) {}
 
-    /// Sends a message to one of those from whom some have come; a node that is not the home knows only the home, 0.
+    /// Sends a message to one of those from whom some have come; a node that is not the home knows only the
+    /// home, 0.
     fn send(&mut self, to: usize, message: &[u8]);
 
-    /// The next message, of which `buffer` has the length: from whom, and how many bytes came. Does not wait for its beginning.
+    /// The next message, of which `buffer` has the length: from whom, and how many bytes came. Does not wait
+    /// for its beginning.
     fn try_receive(&mut self, buffer: &mut [u8]) -> Option<(usize, usize)>;
 
     /// Sleeps until a message has come, or the time is over.
@@ -54,20 +56,11 @@ trait Wire: Send {
     /// Another handle to the same.
     fn duplicate(&self) -> io::Result<Box<dyn Wire>>;
 
-    /// Copies so many bytes of the home's memory, where it is mapped: into memory that was just got from the system, or into some that
-    /// is always the same.
-    fn copy(&mut self, _bytes: usize, _into: Destination) -> Option<usize> {
+    /// Copies `bytes` bytes of the home's memory into memory that is always the same. Returns how many, or
+    /// `None` where the home's memory is not mapped.
+    fn copy(&mut self, _bytes: usize) -> Option<usize> {
         None
     }
-}
-
-/// Into what a stream of bytes is copied.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Destination {
-    /// Memory that was not there before.
-    Fresh,
-    /// Memory that was written before.
-    Reused,
 }
 
 /// A node's end.
@@ -76,6 +69,8 @@ pub struct Raw {
     /// Whether it polls before it sleeps.
     spins: bool,
     buffer: Vec<u8>,
+    /// What is copied into fresh memory.
+    source: Vec<u8>,
     cipher: Option<Cipher>,
 }
 
@@ -85,7 +80,7 @@ pub type Address = u64;
 impl Raw {
     fn new(wire: Box<dyn Wire>, spins: bool) -> Raw {
         let buffer = vec![1; wire.message_bytes_max()];
-        Raw { wire, spins, buffer, cipher: None }
+        Raw { wire, spins, buffer, source: Vec::new(), cipher: None }
     }
 
     /// The home's end, and where the others reach it.
@@ -173,7 +168,7 @@ impl Raw {
     }
 
     /// The longest answer, in bytes.
-    fn answer_bytes_max(&self) -> usize {
+    pub fn answer_bytes_max(&self) -> usize {
         self.wire.message_bytes_max() - SEAL_BYTES
     }
 
@@ -194,12 +189,10 @@ impl Raw {
         self.receive(answer_bytes, LOST_AFTER).is_some()
     }
 
-    /// Has the home send `bytes` in large messages, a few of them on their way at any time; how many came. Where its memory is
-    /// mapped they are copied instead.
-    pub fn stream(&mut self, bytes: usize, into: Destination) -> usize {
-        if self.cipher.is_none()
-            && let Some(copied) = self.wire.copy(bytes, into)
-        {
+    /// Has the home send `bytes` in large messages, a few of them on their way at any time; how many came.
+    /// Where its memory is mapped they are copied instead.
+    pub fn stream(&mut self, bytes: usize) -> usize {
+        if let Some(copied) = self.wire.copy(bytes) {
             return copied;
         }
         let (longest, window) = (self.answer_bytes_max(), self.wire.window());
@@ -214,6 +207,12 @@ impl Raw {
             }
         }
         got_bytes
+    }
+
+    /// Copies `bytes` bytes into memory that was just got from the system, page by page. Returns how many.
+    pub fn copy_fresh(&mut self, bytes: usize) -> usize {
+        self.source.resize(bytes, 1);
+        shm::copy_into_fresh_memory(&self.source).unwrap_or(0)
     }
 
     /// Lets the home go on.
@@ -251,9 +250,8 @@ mod tests {
                 let mut other = Raw::to(fabric, address, 0, true).expect("the home listens");
                 other.seal(is_sealed.then(|| Cipher::of_another(0)));
                 assert!(other.ask(4096) && other.ask(REQUEST_BYTES), "{fabric:?}");
-                for into in [Destination::Fresh, Destination::Reused] {
-                    assert!(other.stream(1 << 20, into) >= 1 << 20, "{fabric:?}");
-                }
+                assert!(other.stream(1 << 20) >= 1 << 20, "{fabric:?}");
+                assert_eq!(other.copy_fresh(1 << 20), 1 << 20, "{fabric:?}");
                 other.stop();
                 assert!(other.ask(4096), "one that sleeps answers, too: {fabric:?}");
                 other.stop();

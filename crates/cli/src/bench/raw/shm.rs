@@ -1,7 +1,8 @@
 //! Messages laid into memory that both processes have mapped, and a plain copy of such memory.
 //!
-//! Each node other than the home has a slot with room for one request and one answer, each with a count that tells when it is
-//! new. A side that sleeps does so on the count (futex(2)), and says so, since waking one who is awake would cost as much.
+//! Each node other than the home has a slot with room for one request and one answer, each with a count that
+//! tells when it is new. A side that sleeps does so on the count (futex(2)), and says so, since waking one
+//! who is awake would cost as much.
 
 use std::ffi::c_void;
 use std::fs::{File, OpenOptions};
@@ -16,7 +17,7 @@ use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
 use rustix::mm::{MapFlags, ProtFlags, mmap, mmap_anonymous, munmap};
 use rustix::thread::futex;
 
-use super::{Address, Destination, LOST_AFTER, Wire};
+use super::{Address, LOST_AFTER, Wire};
 use crate::bench::shared::PAGE_BYTES;
 
 /// An answer's room, in bytes.
@@ -31,7 +32,8 @@ const SOURCE_BYTES: usize = 16 << 20;
 /// Words of the first page: how many requests there were, and whether the home sleeps.
 const REQUESTS: usize = 0;
 const HOME_SLEEPS: usize = 64;
-/// Words of a slot, a cache line each: counts of what was sent and what was read, lengths, and whether the asking side sleeps.
+/// Words of a slot, a cache line each: counts of what was sent and what was read, lengths, and whether the
+/// asking side sleeps.
 const REQUEST_SENT: usize = 0;
 const REQUEST_READ: usize = 64;
 const REQUEST_BYTES_AT: usize = 128;
@@ -73,7 +75,8 @@ impl Mapping {
 
     fn word(&self, offset: usize) -> &AtomicU32 {
         let word = self.at(offset, 4).cast();
-        // SAFETY: the word is aligned, mapped as long as `self` lives, and never reached but as an atomic one.
+        // SAFETY: the word is aligned, mapped as long as `self` lives, and never reached but as an atomic
+        // one.
         unsafe { AtomicU32::from_ptr(word) }
     }
 
@@ -239,23 +242,20 @@ impl Wire for ShmWire {
         Ok(Box::new(ShmWire { mapping, slots: self.slots, mine: self.mine, _file, reused: Vec::new() }))
     }
 
-    fn copy(&mut self, bytes: usize, into: Destination) -> Option<usize> {
+    fn copy(&mut self, bytes: usize) -> Option<usize> {
         let bytes = bytes.min(SOURCE_BYTES);
         let source = self.source_at();
-        match into {
-            Destination::Reused => {
-                self.reused.resize(bytes, 1);
-                let pages = self.reused.chunks_mut(PAGE_BYTES).enumerate();
-                pages.for_each(|(page, into)| self.mapping.read(source + page * PAGE_BYTES, into));
-            }
-            Destination::Fresh => {
-                let fresh = Mapping::of(None, bytes).ok()?;
-                // SAFETY: it was just mapped, zeroed, and belongs to this call alone.
-                let fresh = unsafe { std::slice::from_raw_parts_mut(fresh.start.as_ptr(), fresh.bytes) };
-                let pages = fresh.chunks_mut(PAGE_BYTES).enumerate();
-                pages.for_each(|(page, into)| self.mapping.read(source + page * PAGE_BYTES, into));
-            }
-        }
+        self.reused.resize(bytes, 1);
+        let pages = self.reused.chunks_mut(PAGE_BYTES).enumerate();
+        pages.for_each(|(page, into)| self.mapping.read(source + page * PAGE_BYTES, into));
         Some(bytes)
     }
+}
+
+/// Copies `source` page by page into memory that was just mapped, and unmaps it. Returns how many bytes.
+pub fn copy_into_fresh_memory(source: &[u8]) -> io::Result<usize> {
+    let fresh = Mapping::of(None, source.len())?;
+    let pages = source.chunks(PAGE_BYTES).enumerate();
+    pages.for_each(|(page, from)| fresh.write(page * PAGE_BYTES, from));
+    Ok(source.len())
 }

@@ -41,7 +41,7 @@ impl Supervisor {
                 self.listen(errors, Source::AgentErrors(place))?;
             }
             for number in host.first..host.first + host.nodes {
-                self.labeller.add_remote(number, self.watched.label);
+                self.output.labeller.add_remote(number, self.watched.label);
             }
         }
         Ok(())
@@ -95,7 +95,7 @@ impl Supervisor {
         if let Some(error) = nonsense {
             self.lose_host(place, &format!("the agent of host {name} makes no sense: {error}"));
         } else if received == Err(Closed) {
-            if self.finish_by.is_some() {
+            if self.agents.finish_by.is_some() {
                 self.hosts[place].channel = None;
                 return Ok(());
             }
@@ -126,7 +126,7 @@ impl Supervisor {
                 Ok(())
             }
             FromAgent::Pong { number } => {
-                if host.asked_in_round == (number, self.waits.round()) {
+                if host.asked_in_round == (number, self.findings.waits.round()) {
                     happenings.extend(here.map(Happening::Drained));
                 }
                 Ok(())
@@ -153,7 +153,7 @@ impl Supervisor {
 
     /// Writes the next piece of a node's trace. An agent that sends some is not late.
     fn keep_trace(&mut self, node: usize, bytes: &[u8]) {
-        self.finish_by = self.finish_by.map(|_| Instant::now() + FINISH_LIMIT);
+        self.agents.finish_by = self.agents.finish_by.map(|_| Instant::now() + FINISH_LIMIT);
         let Some(file) = self.traces.get_mut(&node) else { return };
         if let Err(error) = file.write_all(bytes) {
             let why = system_words(&error);
@@ -168,33 +168,33 @@ impl Supervisor {
         host.kill();
         for number in host.first..host.first + host.nodes {
             for sink in Sink::ALL {
-                self.labeller.end(sink, number);
+                self.output.labeller.end(sink, number);
             }
             let node = &mut self.nodes[number];
             if node.end.is_none() {
                 node.end = Some(End::Killed(libc::SIGKILL));
                 node.ended_by_launcher = true;
-                self.alive -= 1;
+                self.counts.alive -= 1;
             }
         }
-        let ending = if self.alive > 0 { "; ending the job" } else { "" };
+        let ending = if self.counts.alive > 0 { "; ending the job" } else { "" };
         self.end_job(&format!("{why}{ending}"), Some(STATUS_HIROBA));
     }
 
     /// When hosts are to be looked after next.
     pub(super) fn next_look_after_hosts(&self) -> Option<Instant> {
         let connected = self.hosts.iter().any(|host| host.channel.is_some());
-        if self.finish_by.is_some() || !connected {
-            return self.finish_by;
+        if self.agents.finish_by.is_some() || !connected {
+            return self.agents.finish_by;
         }
-        let give_up = self.ending.as_ref().filter(|ending| ending.killed);
+        let give_up = self.conclusion.ending.as_ref().filter(|ending| ending.killed);
         let give_up = give_up.map(|ending| ending.kill_at + AGENT_GRACE);
-        [self.looks.next()].into_iter().chain(give_up).min()
+        [self.agents.looks.next()].into_iter().chain(give_up).min()
     }
 
     /// Writes what waits, lets agents send more, and asks them for a sign of life when it is time.
     pub(super) fn look_after_hosts(&mut self) {
-        let room = Sink::ALL.iter().all(|sink| !self.labeller.is_full(*sink));
+        let room = Sink::ALL.iter().all(|sink| !self.output.labeller.is_full(*sink));
         for host in &mut self.hosts {
             if room && host.taken_bytes > 0 {
                 let bytes = std::mem::take(&mut host.taken_bytes);
@@ -204,33 +204,34 @@ impl Supervisor {
             let _ = host.channel.as_mut().map(|channel| channel.flush());
         }
         let overdue = self
+            .conclusion
             .ending
             .as_ref()
             .is_some_and(|ending| ending.killed && Instant::now() >= ending.kill_at + AGENT_GRACE);
         for place in 0..self.hosts.len() {
-            if overdue && self.finish_by.is_none() && self.hosts[place].channel.is_some() {
+            if overdue && self.agents.finish_by.is_none() && self.hosts[place].channel.is_some() {
                 self.lose_host(place, "");
             }
         }
-        if self.finish_by.is_none() && !self.hosts.is_empty() && self.looks.is_due() {
+        if self.agents.finish_by.is_none() && !self.hosts.is_empty() && self.agents.looks.is_due() {
             self.ask_hosts();
         }
     }
 
     fn ask_hosts(&mut self) {
-        self.pings += 1;
-        let round = (self.pings, self.waits.round());
+        self.agents.pings += 1;
+        let round = (self.agents.pings, self.findings.waits.round());
         let mut silent = Vec::new();
         for (place, host) in self.hosts.iter_mut().enumerate() {
             if host.channel.is_none() {
                 continue;
             }
-            if self.looks.is_last(&mut host.silent_looks, 1) {
+            if self.agents.looks.is_last(&mut host.silent_looks, 1) {
                 silent.push(place);
             }
             host.asked_in_round = round;
             if host.channel.as_ref().is_some_and(|channel| !channel.is_full()) {
-                host.send(&ToAgent::Ping { number: self.pings });
+                host.send(&ToAgent::Ping { number: self.agents.pings });
             }
         }
         let silence = in_words(self.watched.dead_after.unwrap_or_default());
@@ -247,17 +248,17 @@ impl Supervisor {
 
     /// Lets the agents end what nodes left behind and pass on the last of the output, and waits for them to end.
     pub(super) fn dismiss_hosts(&mut self) -> Result<(), Stop> {
-        self.finish_by = Some(Instant::now() + FINISH_LIMIT);
+        self.agents.finish_by = Some(Instant::now() + FINISH_LIMIT);
         self.hosts.iter_mut().for_each(|host| host.send(&ToAgent::Finish));
         while self.hosts.iter().any(|host| host.channel.is_some())
-            && self.finish_by.is_some_and(|give_up| Instant::now() < give_up)
+            && self.agents.finish_by.is_some_and(|give_up| Instant::now() < give_up)
         {
             self.turn()?;
         }
         for place in 0..self.hosts.len() {
             self.hosts[place].kill();
             for number in self.hosts[place].first..self.hosts[place].first + self.hosts[place].nodes {
-                Sink::ALL.into_iter().for_each(|sink| self.labeller.end(sink, number));
+                Sink::ALL.into_iter().for_each(|sink| self.output.labeller.end(sink, number));
             }
         }
         Ok(())

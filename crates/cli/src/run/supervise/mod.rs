@@ -20,7 +20,6 @@ use super::guardian::{self, Front};
 use super::liveness::Looks;
 use super::local::{LocalNodes, NotRun};
 use super::output::{Labeller, Sink};
-use super::progress::Progress;
 use super::races::RaceLog;
 use super::remote::RemoteHost;
 use super::signals::{self, Arrived, SignalDescriptor};
@@ -28,6 +27,7 @@ use super::spawn::Job;
 use super::status::{End, job_status, name_nodes};
 use super::waiting::WaitWatch;
 use crate::failure::{Failure, say, say_with_details, system_words};
+use crate::progress::{NodeCounts, Progress};
 use crate::silence::Silence;
 use crate::symbols::Symboliser;
 
@@ -193,6 +193,44 @@ impl Source {
     }
 }
 
+/// What nodes write, on its way to the launcher's own streams.
+struct Output {
+    labeller: Labeller,
+    /// Streams that are not watched because their sink's queue is full.
+    paused: [bool; 2],
+    /// What nodes that were killed have written is passed on so long at most.
+    until: Option<Instant>,
+}
+
+/// How the job ends, as far as that is decided.
+#[derive(Default)]
+struct Conclusion {
+    ending: Option<Ending>,
+    /// When to end the job, and what to say then, unless it has ended by itself.
+    later: Option<EndLater>,
+    /// A status that stands before those of the nodes.
+    forced_status: Option<u8>,
+}
+
+/// What has come to light of mistakes of the program, and of why nodes die.
+struct Findings {
+    waits: WaitWatch,
+    races: RaceLog,
+    symbols: Symboliser,
+    /// A node that the kernel probably killed for want of memory, and what tells so.
+    out_of_memory: Option<(usize, String)>,
+    /// Nodes whose own last words have said why they die.
+    explained: BTreeSet<usize>,
+}
+
+/// Whether the agents of other hosts are there.
+struct AgentWatch {
+    looks: Looks,
+    pings: u64,
+    /// All nodes have ended: agents that go are no loss, and have so long for it.
+    finish_by: Option<Instant>,
+}
+
 /// Watches over a job from the opening of its gate to its end.
 pub struct Supervisor {
     front: Front,
@@ -203,35 +241,17 @@ pub struct Supervisor {
     /// Of their nodes.
     traces: BTreeMap<usize, File>,
     nodes: Vec<Node>,
-    labeller: Labeller,
-    /// Streams that are not watched because their sink's queue is full.
-    paused: [bool; 2],
-    /// What nodes that were killed have written is passed on so long at most.
-    output_until: Option<Instant>,
-    ending: Option<Ending>,
-    /// A status that stands before those of the nodes.
-    forced_status: Option<u8>,
-    /// When to end the job, and what to say then, unless it has ended by itself.
-    end_later: Option<EndLater>,
+    output: Output,
+    conclusion: Conclusion,
     accounts: BTreeMap<usize, NodeStatistics>,
     watched: Watched,
-    waits: WaitWatch,
-    races: RaceLog,
-    symbols: Symboliser,
-    /// A node that the kernel probably killed for want of memory, and what tells so.
-    out_of_memory: Option<(usize, String)>,
-    /// Nodes whose own last words have said why they die.
-    explained: BTreeSet<usize>,
-    looks: Looks,
+    findings: Findings,
+    agents: AgentWatch,
     progress: Option<Progress>,
     /// Of the launcher, while nodes join.
     starting: Silence,
-    pings: u64,
     remarks: usize,
-    joined: usize,
-    alive: usize,
-    /// All nodes have ended: agents that go are no loss, and have so long for it.
-    finish_by: Option<Instant>,
+    counts: NodeCounts,
 }
 
 impl Supervisor {
@@ -254,33 +274,28 @@ impl Supervisor {
             hosts,
             traces,
             nodes: Vec::with_capacity(total),
-            labeller: Labeller::default(),
-            paused: [false; 2],
-            output_until: None,
-            ending: None,
-            forced_status: None,
-            end_later: None,
+            output: Output { labeller: Labeller::default(), paused: [false; 2], until: None },
+            conclusion: Conclusion::default(),
             accounts: BTreeMap::new(),
             watched,
-            waits: WaitWatch::new(total),
-            races: RaceLog::default(),
-            symbols: Symboliser::default(),
-            out_of_memory: None,
-            explained: BTreeSet::new(),
-            looks: Looks::new(watched.dead_after),
+            findings: Findings {
+                waits: WaitWatch::new(total),
+                races: RaceLog::default(),
+                symbols: Symboliser::default(),
+                out_of_memory: None,
+                explained: BTreeSet::new(),
+            },
+            agents: AgentWatch { looks: Looks::new(watched.dead_after), pings: 0, finish_by: None },
             starting: watched.silence,
             progress: watched.progress.then(|| Progress::on_terminal(total)).flatten(),
-            pings: 0,
             remarks: 0,
-            joined: 0,
-            alive: total,
-            finish_by: None,
+            counts: NodeCounts { all: total, joined: 0, alive: total },
         };
         for (place, output) in outputs.into_iter().enumerate() {
             for pipe in &output {
                 supervisor.listen(&pipe.fd, Source::Output(pipe.sink, first + place))?;
             }
-            supervisor.labeller.add(first + place, output, watched.label);
+            supervisor.output.labeller.add(first + place, output, watched.label);
         }
         supervisor.number_nodes(first);
         supervisor.listen_to_hosts()?;
@@ -300,9 +315,10 @@ impl Supervisor {
         let start = Instant::now();
         drop(gate);
         self.open_gates_of_hosts();
-        // Whoever waited for other hosts has read the signals of that time, those of nodes' deaths among them.
+        // Whoever waited for other hosts has read the signals of that time, those of nodes' deaths among
+        // them.
         self.reap()?;
-        while self.alive > 0 {
+        while self.counts.alive > 0 {
             self.turn()?;
         }
         let wall = start.elapsed();
@@ -310,25 +326,26 @@ impl Supervisor {
         self.dismiss_hosts()?;
         // What nodes left running may hold the pipes of their output open.
         guardian::kill_descendants();
-        self.labeller.catch_up();
-        while self.labeller.is_busy() {
-            if self.ending.as_ref().is_some_and(|ending| ending.killed) {
+        self.output.labeller.catch_up();
+        while self.output.labeller.is_busy() {
+            if self.conclusion.ending.as_ref().is_some_and(|ending| ending.killed) {
                 // A reader that has stopped reading keeps nobody who wants the job to end.
                 let now = Instant::now();
-                if now >= *self.output_until.get_or_insert(now + OUTPUT_GRACE) {
+                if now >= *self.output.until.get_or_insert(now + OUTPUT_GRACE) {
                     break;
                 }
             }
             self.turn()?;
         }
         self.report_end();
-        if self.watched.races && self.joined > 0 {
-            let (head, details) = self.races.summary(self.nodes.len());
+        if self.watched.races && self.counts.joined > 0 {
+            let (head, details) = self.findings.races.summary(self.nodes.len());
             say_with_details(&head, &details);
         }
         let counted = |node: &Node| node.end.filter(|_| !node.ended_by_launcher);
-        let status = self.forced_status.unwrap_or_else(|| job_status(self.nodes.iter().map(counted)));
-        let started = self.joined == self.nodes.len();
+        let status =
+            self.conclusion.forced_status.unwrap_or_else(|| job_status(self.nodes.iter().map(counted)));
+        let started = self.counts.joined == self.nodes.len();
         Ok(Outcome { status, accounts: self.accounts, wall, started })
     }
 
@@ -353,10 +370,10 @@ impl Supervisor {
                 }
                 Source::Agent(host) => self.read_agent(host)?,
                 Source::AgentErrors(host) => self.hosts[host].read_errors(),
-                Source::Output(sink, node) => drop(self.labeller.read(sink, node)),
+                Source::Output(sink, node) => drop(self.output.labeller.read(sink, node)),
             }
         }
-        self.labeller.write();
+        self.output.labeller.write();
         self.pause_or_resume()?;
         self.local.look(&mut happenings);
         self.handle_all(happenings);
@@ -369,28 +386,29 @@ impl Supervisor {
 
     /// Sleeps until there is an event, somebody who waits for bytes can take them, or something is due.
     fn wait(&self) -> Result<(), Stop> {
-        let due = [self.ending.as_ref().filter(|ending| !ending.killed).map(|ending| ending.kill_at)]
-            .into_iter()
-            .chain([
-                self.end_later.as_ref().map(|later| later.at),
-                self.local.next_look(),
-                self.next_look_after_hosts(),
-                self.progress.as_ref().map(Progress::next),
-                self.next_word_of_start(),
-                self.labeller.due(),
-                self.output_until,
-            ])
-            .flatten()
-            .min();
+        let due =
+            [self.conclusion.ending.as_ref().filter(|ending| !ending.killed).map(|ending| ending.kill_at)]
+                .into_iter()
+                .chain([
+                    self.conclusion.later.as_ref().map(|later| later.at),
+                    self.local.next_look(),
+                    self.next_look_after_hosts(),
+                    self.progress.as_ref().map(Progress::next),
+                    self.next_word_of_start(),
+                    self.output.labeller.due(),
+                    self.output.until,
+                ])
+                .flatten()
+                .min();
         let left = due.map(|due| due.saturating_duration_since(Instant::now()) + Duration::from_millis(1));
         let timeout =
             left.map(|left| Timespec { tv_sec: left.as_secs() as i64, tv_nsec: left.subsec_nanos().into() });
         let (stdout, stderr) = (rustix::stdio::stdout(), rustix::stdio::stderr());
         let mut fds = vec![PollFd::new(&self.events, PollFlags::IN)];
-        if self.labeller.has_output(Sink::Out) {
+        if self.output.labeller.has_output(Sink::Out) {
             fds.push(PollFd::new(&stdout, PollFlags::OUT));
         }
-        if self.labeller.has_output(Sink::Error) {
+        if self.output.labeller.has_output(Sink::Error) {
             fds.push(PollFd::new(&stderr, PollFlags::OUT));
         }
         let channels = self.hosts.iter().filter_map(|host| host.channel.as_ref());
@@ -404,13 +422,13 @@ impl Supervisor {
 
     fn pause_or_resume(&mut self) -> Result<(), Stop> {
         for sink in Sink::ALL {
-            let full = self.labeller.is_full(sink);
-            if std::mem::replace(&mut self.paused[sink as usize], full) == full {
+            let full = self.output.labeller.is_full(sink);
+            if std::mem::replace(&mut self.output.paused[sink as usize], full) == full {
                 continue;
             }
             let interest = if full { epoll::EventFlags::empty() } else { epoll::EventFlags::IN };
             for node in 0..self.nodes.len() {
-                if let Some(fd) = self.labeller.stream(sink, node) {
+                if let Some(fd) = self.output.labeller.stream(sink, node) {
                     let data = epoll::EventData::new_u64(Source::Output(sink, node).token());
                     epoll::modify(&self.events, fd, data, interest)?;
                 }
@@ -475,13 +493,13 @@ impl Supervisor {
             return;
         }
         let now = Instant::now();
-        if let Some(ending) = &mut self.ending {
+        if let Some(ending) = &mut self.conclusion.ending {
             if now >= ending.since + SAME_WISH {
                 ending.kill_at = now;
             }
             return;
         }
-        self.ending = Some(Ending {
+        self.conclusion.ending = Some(Ending {
             since: now,
             kill_at: now + SIGNAL_GRACE,
             killed: false,
@@ -502,15 +520,15 @@ impl Supervisor {
 
     fn do_what_is_due(&mut self) {
         let now = Instant::now();
-        if let Some(later) = self.end_later.take_if(|later| later.at <= now && self.alive > 0) {
+        if let Some(later) = self.conclusion.later.take_if(|later| later.at <= now && self.counts.alive > 0) {
             self.end_now(later);
         }
-        let Some(ending) = &mut self.ending else { return };
+        let Some(ending) = &mut self.conclusion.ending else { return };
         if ending.killed || ending.kill_at > now {
             return;
         }
         ending.killed = true;
-        if let (Some(signal), true) = (ending.wish, self.alive > 0) {
+        if let (Some(signal), true) = (ending.wish, self.counts.alive > 0) {
             let slow = self.numbers(|node| node.end.is_none());
             let who = name_nodes(&slow, self.nodes.len());
             let signal = signals::describe(signal);

@@ -13,7 +13,6 @@ use crate::run::deaths;
 use crate::run::liveness::in_words;
 use crate::run::local::Happening;
 use crate::run::output::Sink;
-use crate::run::progress::NodeCounts;
 use crate::run::signals;
 use crate::run::status::{End, all_nodes, name_nodes};
 
@@ -41,7 +40,7 @@ impl Supervisor {
         for happening in happenings {
             let (number, event) = match happening {
                 Happening::Drained(number) => {
-                    self.waits.drained(number);
+                    self.findings.waits.drained(number);
                     continue;
                 }
                 Happening::Node(number, event) => (number, event),
@@ -52,17 +51,17 @@ impl Supervisor {
                 NodeEvent::JoinedProcessEnded { pid } => self.joined_process_ended(number, pid),
                 NodeEvent::Silent { stopped, evidence } => self.handle_silence(number, stopped, &evidence),
                 NodeEvent::Examined { evidence } => self.handle_examined(evidence),
-                NodeEvent::OutOfMemory { sentence } => self.out_of_memory = Some((number, sentence)),
+                NodeEvent::OutOfMemory { sentence } => self.findings.out_of_memory = Some((number, sentence)),
                 NodeEvent::Exited { status } => ended.extend(self.note_end(number, End::Exited(status))),
                 NodeEvent::Killed { signal } => ended.extend(self.note_end(number, End::Killed(signal))),
                 NodeEvent::Output { to_error, bytes } => {
-                    self.labeller.take(Sink::of(to_error), number, &bytes)
+                    self.output.labeller.take(Sink::of(to_error), number, &bytes)
                 }
-                NodeEvent::OutputEnded { to_error } => self.labeller.end(Sink::of(to_error), number),
+                NodeEvent::OutputEnded { to_error } => self.output.labeller.end(Sink::of(to_error), number),
             }
         }
         if !ended.is_empty() {
-            self.labeller.catch_up();
+            self.output.labeller.catch_up();
         }
         for number in ended {
             self.judge(number);
@@ -74,14 +73,14 @@ impl Supervisor {
         if self.nodes[number].end.is_some() {
             return None;
         }
-        if let Some(Ending { wish: Some(signal), killed: true, .. }) = self.ending {
+        if let Some(Ending { wish: Some(signal), killed: true, .. }) = self.conclusion.ending {
             // It had to be killed because it did not end of the signal that the user sent.
             end = if end == End::Killed(libc::SIGKILL) { End::Killed(signal) } else { end };
         }
-        let faulted = self.ending.as_ref().is_some_and(|ending| ending.wish.is_none());
+        let faulted = self.conclusion.ending.as_ref().is_some_and(|ending| ending.wish.is_none());
         self.nodes[number].end = Some(end);
         self.nodes[number].ended_by_launcher = faulted;
-        self.alive -= 1;
+        self.counts.alive -= 1;
         Some(number)
     }
 
@@ -97,19 +96,19 @@ impl Supervisor {
     fn judge(&mut self, number: usize) {
         let node = &self.nodes[number];
         let Some(end) = node.end else { return };
-        if self.ending.is_some() {
+        if self.conclusion.ending.is_some() {
             return;
         }
         let mut told = format!("{} {}", self.name_node(number), end.describe());
-        if let Some((_, sentence)) = self.out_of_memory.take_if(|(node, _)| *node == number) {
+        if let Some((_, sentence)) = self.findings.out_of_memory.take_if(|(node, _)| *node == number) {
             told = format!("{told}, {sentence}");
         } else if node.phase == Phase::Joined
             && end.is_of_the_programs_making()
-            && !self.explained.contains(&number)
+            && !self.findings.explained.contains(&number)
         {
             told = format!("{told}; {}", deaths::look_closer(number));
         }
-        let others = self.alive > 0;
+        let others = self.counts.alive > 0;
         let ending = if others { "; ending the job" } else { "" };
         match (node.phase, end) {
             (Phase::Left, End::Exited(_)) => {}
@@ -127,7 +126,7 @@ impl Supervisor {
                 let early = format!(
                     "{told} without having joined the job (its program did not call hiroba_init, or it failed)"
                 );
-                if self.joined > 0 {
+                if self.counts.joined > 0 {
                     let forced = if status == 0 { Some(STATUS_HIROBA) } else { None };
                     self.end_job(&format!("{early}, so that the job cannot start; ending it"), forced);
                 } else if status != 0 {
@@ -139,20 +138,21 @@ impl Supervisor {
 
     /// Ends the job: says why, asks the nodes to end, kills them a little later.
     pub(super) fn end_job(&mut self, why: &str, forced_status: Option<u8>) {
-        if self.ending.is_some() {
+        if self.conclusion.ending.is_some() {
             return;
         }
-        self.labeller.catch_up();
+        self.output.labeller.catch_up();
         say(why);
         self.end_quietly(forced_status);
     }
 
     /// The same when the reason has been said.
     fn end_quietly(&mut self, forced_status: Option<u8>) {
-        self.end_later = None;
-        self.forced_status = forced_status;
+        self.conclusion.later = None;
+        self.conclusion.forced_status = forced_status;
         let now = Instant::now();
-        self.ending = Some(Ending { since: now, kill_at: now + END_GRACE, killed: false, wish: None });
+        self.conclusion.ending =
+            Some(Ending { since: now, kill_at: now + END_GRACE, killed: false, wish: None });
         self.signal_local_nodes(libc::SIGTERM);
         self.signal_hosts(libc::SIGTERM);
     }
@@ -170,17 +170,17 @@ impl Supervisor {
         evidence: Vec<String>,
         forced_status: Option<u8>,
     ) {
-        if self.ending.is_none() && self.end_later.is_none() {
+        if self.conclusion.ending.is_none() && self.conclusion.later.is_none() {
             let at = Instant::now() + grace;
-            self.end_later = Some(EndLater { at, why, evidence, forced_status });
+            self.conclusion.later = Some(EndLater { at, why, evidence, forced_status });
         }
     }
 
     /// Ends the job for a reason that has waited long enough.
     pub(super) fn end_now(&mut self, later: EndLater) {
         let EndLater { why, evidence, forced_status, .. } = later;
-        if self.ending.is_none() {
-            self.labeller.catch_up();
+        if self.conclusion.ending.is_none() {
+            self.output.labeller.catch_up();
             say_with_details(&format!("{why}; ending the job"), shown(&evidence));
             self.end_quietly(forced_status);
         }
@@ -188,10 +188,12 @@ impl Supervisor {
 
     /// The sentence for a job that ended without a word so far.
     pub(super) fn report_end(&mut self) {
-        if let Some(EndLater { why, evidence, .. }) = self.end_later.take().filter(|_| self.joined > 0) {
+        if let Some(EndLater { why, evidence, .. }) =
+            self.conclusion.later.take().filter(|_| self.counts.joined > 0)
+        {
             return say_with_details(&why, shown(&evidence));
         }
-        if let Some(ending) = &self.ending {
+        if let Some(ending) = &self.conclusion.ending {
             let Some(signal) = ending.wish.filter(|_| !ending.killed) else { return };
             let killed = self.numbers(|node| node.end == Some(End::Killed(signal)));
             let odd = self.numbers(|node| matches!(node.end, Some(End::Killed(other)) if other != signal));
@@ -208,7 +210,7 @@ impl Supervisor {
             }
             return;
         }
-        if self.joined == 0 {
+        if self.counts.joined == 0 {
             let on = match self.nodes.len() {
                 1 => String::new(),
                 nodes => format!(" on {}", all_nodes(nodes)),
@@ -237,18 +239,18 @@ impl Supervisor {
                 }
             }
             ToLauncher::Waiting(report) => {
-                if self.waits.report(number, report) {
+                if self.findings.waits.report(number, report) {
                     self.handle_endless_wait();
                 }
             }
             ToLauncher::Race(report) => {
-                if let Some(told) = self.races.note(&report, &self.symbols)
+                if let Some(told) = self.findings.races.note(&report, &self.findings.symbols)
                     && let Some((head, details)) = told.split_first()
                 {
                     say_with_details(head, details);
                 }
             }
-            ToLauncher::LookedForRaces(account) => self.races.note_looked(number, account),
+            ToLauncher::LookedForRaces(account) => self.findings.races.note_looked(number, account),
             ToLauncher::Remark { sentence } => {
                 self.remarks += 1;
                 if self.remarks <= REMARKS_MAX {
@@ -256,9 +258,9 @@ impl Supervisor {
                 }
             }
             ToLauncher::BadAccess(access) => {
-                self.labeller.catch_up();
-                say(&deaths::bad_access(number, &access, &self.symbols));
-                self.explained.insert(number);
+                self.output.labeller.catch_up();
+                say(&deaths::bad_access(number, &access, &self.findings.symbols));
+                self.findings.explained.insert(number);
             }
             ToLauncher::Fatal { sentence } => {
                 self.end_job(&format!("node {number}: {sentence}"), Some(STATUS_HIROBA));
@@ -281,13 +283,13 @@ impl Supervisor {
     fn handle_endless_wait(&mut self) {
         // Whoever waits for a node that is gone has been told so, or is about to be.
         let whole = self.nodes.iter().all(|node| node.phase == Phase::Joined && node.end.is_none());
-        if !whole || self.ending.is_some() || self.end_later.is_some() {
+        if !whole || self.conclusion.ending.is_some() || self.conclusion.later.is_some() {
             return;
         }
         let nodes = self.nodes.len();
         let of = if nodes == 1 { String::new() } else { format!(" of {}", all_nodes(nodes)) };
         let why = format!("nobody can go on: every thread{of} waits for another; ending the job");
-        say_with_details(&why, &self.waits.describe(&self.symbols));
+        say_with_details(&why, &self.findings.waits.describe(&self.findings.symbols));
         self.end_quietly(Some(STATUS_HIROBA));
     }
 
@@ -312,8 +314,8 @@ impl Supervisor {
             );
         }
         node.phase = Phase::Joined;
-        self.joined += 1;
-        if self.joined == self.nodes.len() {
+        self.counts.joined += 1;
+        if self.counts.joined == self.nodes.len() {
             self.tell_all(&ToNode::Start);
         }
         if let Some(gone) = self.numbers(|node| node.phase == Phase::Launched && node.end.is_some()).first() {
@@ -327,18 +329,18 @@ impl Supervisor {
         if !progress.is_due() {
             return;
         }
-        let counts = NodeCounts { all: self.nodes.len(), joined: self.joined, alive: self.alive };
-        progress.show(counts);
-        if self.joined == self.nodes.len() && self.alive > 0 {
+        progress.show(self.counts);
+        if self.counts.joined == self.nodes.len() && self.counts.alive > 0 {
             self.tell_all(&ToNode::Sample);
         }
     }
 
     /// Says how far the start has come, where it takes long because nodes are many.
     pub(super) fn tell_of_start(&mut self) {
-        let (all, joined) = (self.nodes.len(), self.joined);
+        let (all, joined) = (self.nodes.len(), self.counts.joined);
         let is_known = joined > 0 || self.local.has_been_called();
-        let is_starting = is_known && joined < all && self.alive == all && self.ending.is_none();
+        let is_starting =
+            is_known && joined < all && self.counts.alive == all && self.conclusion.ending.is_none();
         let is_shown = self.progress.is_some() || all < NODES_THAT_TAKE_LONG;
         if self.starting.is_too_long() && is_starting && !is_shown {
             say(&format!("starting: {joined} of {all} nodes have joined"));
@@ -347,7 +349,7 @@ impl Supervisor {
 
     /// When that may be due.
     pub(super) fn next_word_of_start(&self) -> Option<Instant> {
-        let starts = self.joined < self.nodes.len() && self.nodes.len() >= NODES_THAT_TAKE_LONG;
+        let starts = self.counts.joined < self.nodes.len() && self.nodes.len() >= NODES_THAT_TAKE_LONG;
         starts.then(|| self.starting.due())
     }
 
@@ -379,7 +381,7 @@ impl Supervisor {
 
     /// Ends the job because of a node that is silent: what is known of it will not be known later.
     fn give_up(&mut self, why: &str, evidence: &[String]) {
-        if self.ending.is_none() {
+        if self.conclusion.ending.is_none() {
             say_with_details(why, shown(evidence));
             self.end_quietly(Some(STATUS_HIROBA));
         }
@@ -399,7 +401,9 @@ impl Supervisor {
         };
         let why = format!("{who} has heard nothing of {whom} for {silence}: {cause} (see --dead-after)");
         let host = self.nodes[peer.index()].host;
-        if let Some(host) = host.filter(|_| self.ending.is_none() && self.end_later.is_none()) {
+        if let Some(host) =
+            host.filter(|_| self.conclusion.ending.is_none() && self.conclusion.later.is_none())
+        {
             self.hosts[host].send(&ToAgent::Examine { node: peer });
         }
         let (grace, evidence) = match host {
@@ -411,7 +415,7 @@ impl Supervisor {
 
     /// The agent of a host has told what the threads of a node do of which another one hears nothing.
     fn handle_examined(&mut self, evidence: Vec<String>) {
-        if let Some(later) = &mut self.end_later {
+        if let Some(later) = &mut self.conclusion.later {
             later.evidence = evidence;
             later.at = later.at.min(Instant::now() + CUT_GRACE);
         }

@@ -52,8 +52,8 @@ pub fn shell(script: &str) -> Command {
     command
 }
 
-/// Has `command` find Ctrl-C, Ctrl-\ and hangups as in a user's foreground, also where these tests run in a shell's
-/// background, which ignores the first two, or under `nohup`.
+/// Has `command` find Ctrl-C, Ctrl-\ and hangups as in a user's foreground, also where these tests run in a
+/// shell's background, which ignores the first two, or under `nohup`.
 fn heed_the_keyboard(command: &mut Command) {
     let heed = || {
         for signal in [libc::SIGINT, libc::SIGQUIT, libc::SIGHUP] {

@@ -1,0 +1,90 @@
+/*
+ * sor-columns: Laplace's equation on a square by red-black successive over-relaxation, by columns.
+ *
+ * n x n points with a fixed boundary are coloured like a chessboard. A step relaxes all red points,
+ * whose neighbours are black, and then all black points. Each thread owns a block of columns, so it
+ * writes a part of every row. A barrier follows each colour.
+ */
+#include "plain.h"
+
+static const struct program PROGRAM = {
+    "sor-columns", "points an edge", 1, 16384, 1024, 2048, 100, 0,
+};
+
+static const double OMEGA = 1.5;
+static double *plate; /* (n + 2) x (n + 2), shared */
+
+static double initial(long place)
+{
+    return uniform((uint64_t)place);
+}
+
+/* The points of one colour in some columns. */
+static void relax(double *points, int colour, long first, long end)
+{
+    const long width = n + 2;
+    for (long i = 1; i <= n; i++)
+        for (long j = first + (first + i + colour + 1) % 2; j < end; j += 2) {
+            double *p = points + i * width + j;
+            *p += OMEGA * (0.25 * (p[-width] + p[-1] + p[1] + p[width]) - *p);
+        }
+}
+
+static void initialise(void)
+{
+    const long first = init_first(n + 2), end = init_end(n + 2);
+    for (long i = 0; i < n + 2; i++)
+        for (long place = i * (n + 2) + first; place < i * (n + 2) + end; place++)
+            plate[place] = initial(place);
+}
+
+static void work(void *nothing)
+{
+    (void)nothing;
+    const long first = 1 + own_first(n);
+    const long end = 1 + own_end(n);
+    double start = hiroba_wtime();
+    initialise();
+    hiroba_barrier();
+    double ready = hiroba_wtime();
+    for (long step = 0; step < steps; step++)
+        for (int colour = 0; colour < 2; colour++) {
+            relax(plate, colour, first, end);
+            hiroba_barrier();
+        }
+    keep_times(start, ready);
+}
+
+/* All of it again by one thread, to the last bit. */
+static bool check(void)
+{
+    const long places = (n + 2) * (n + 2);
+    double *again = private((size_t)places * sizeof *again);
+    bool right = true;
+    for (long place = 0; place < places; place++)
+        again[place] = initial(place);
+    for (long step = 0; step < 2 * steps; step++)
+        relax(again, (int)(step % 2), 1, n + 1);
+    for (long place = 0; place < places && right; place++)
+        if (plate[place] != again[place])
+            right = wrong("point (%ld, %ld) is %.17g and should be %.17g", place / (n + 2), place % (n + 2),
+                          plate[place], again[place]);
+    free(again);
+    return right;
+}
+
+int main(int argc, char **argv)
+{
+    begin(&PROGRAM, argc, argv);
+    const long places = (n + 2) * (n + 2);
+    plate = shared((size_t)places * sizeof *plate);
+    hiroba_run(work, NULL);
+    uint64_t checksum = 0;
+    bool right = true;
+    if (hiroba_node() == 0) {
+        right = check();
+        for (long place = 0; place < places; place++)
+            checksum = with_bits(checksum, plate[place]);
+    }
+    return finish(right, checksum);
+}

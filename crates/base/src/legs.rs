@@ -1,0 +1,327 @@
+//! Where the time of one message goes: stamps between the legs of its way.
+//!
+//! In a build with the feature `legs` each thread keeps the time of its last stamp. A stamp ends a leg, which
+//! lasted since then. `hiroba bench legs` prints their means. Without the feature a stamp is nothing at all.
+
+/// A leg of the way from a fault, a barrier or a lock to its end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[repr(usize)]
+pub enum Leg {
+    /// From the load or store to the fault handler: the kernel's way in.
+    Trap,
+    /// From the handler or the call to the engine: looking up, the account, signals, the core's lock.
+    Enter,
+    /// The engine's work on an event.
+    Engine,
+    /// Encoding a message, and putting it into the link's datagram or the ring.
+    Queue,
+    /// Sealing a datagram or record.
+    Seal,
+    /// The system call that sends, or the word that shows a frame in a ring.
+    Send,
+    /// The link's timer.
+    Timer,
+    /// Polling in vain.
+    Wait,
+    /// The call that received something.
+    Receive,
+    /// Opening the seal.
+    Open,
+    /// The link's work on what came, and its copy.
+    Link,
+    /// Decoding a message.
+    Decode,
+    /// Bytes into frames and twins.
+    Place,
+    /// System calls that give or take access.
+    Map,
+    /// Other effects, and the way from one to the next.
+    Host,
+    /// From the answer to the end of the call or of the handler.
+    Leave,
+    /// From the end of the handler to the next instruction of the program: the kernel's way out.
+    Resume,
+}
+
+impl Leg {
+    /// All legs, in the order of a fetch.
+    pub const ALL: [Leg; 17] = [
+        Leg::Trap,
+        Leg::Enter,
+        Leg::Engine,
+        Leg::Queue,
+        Leg::Seal,
+        Leg::Send,
+        Leg::Timer,
+        Leg::Wait,
+        Leg::Receive,
+        Leg::Open,
+        Leg::Link,
+        Leg::Decode,
+        Leg::Place,
+        Leg::Map,
+        Leg::Host,
+        Leg::Leave,
+        Leg::Resume,
+    ];
+
+    /// Its name in tables.
+    pub fn name(self) -> &'static str {
+        match self {
+            Leg::Trap => "trap",
+            Leg::Enter => "enter",
+            Leg::Engine => "engine",
+            Leg::Queue => "queue",
+            Leg::Seal => "seal",
+            Leg::Send => "send",
+            Leg::Timer => "timer",
+            Leg::Wait => "wait",
+            Leg::Receive => "receive",
+            Leg::Open => "open",
+            Leg::Link => "link",
+            Leg::Decode => "decode",
+            Leg::Place => "place",
+            Leg::Map => "map",
+            Leg::Host => "host",
+            Leg::Leave => "leave",
+            Leg::Resume => "resume",
+        }
+    }
+}
+
+#[cfg(not(feature = "legs"))]
+/// Ends a leg of the calling thread.
+#[inline(always)]
+pub fn end(_leg: Leg) {}
+
+/// For how long something is held that other threads wait for. Without the feature nothing at all.
+#[cfg(not(feature = "legs"))]
+#[derive(Debug)]
+pub struct Hold;
+
+#[cfg(not(feature = "legs"))]
+impl Hold {
+    /// It is held from now on, until this is dropped.
+    #[inline(always)]
+    pub fn begin() -> Hold {
+        Hold
+    }
+}
+
+#[cfg(feature = "legs")]
+pub use stamped::{Hold, HoldTimes, LegTimes, begin, end, go_on, operation, pause, take, take_holds};
+
+#[cfg(feature = "legs")]
+mod stamped {
+    use std::cell::Cell;
+    use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
+    use std::time::Instant;
+
+    use super::Leg;
+
+    static IS_ON: AtomicBool = AtomicBool::new(false);
+    static LEGS: [Times; Leg::ALL.len()] = [const { Times::new() }; Leg::ALL.len()];
+    static HOLDS: Times = Times::new();
+
+    /// A leg that lasts longer was interrupted, and is left out.
+    const INTERRUPTED_NS: u64 = 30_000;
+    /// What a bucket of the histogram spans.
+    const BUCKET_NS: u64 = 10;
+    const BUCKETS: usize = (INTERRUPTED_NS / BUCKET_NS) as usize;
+    /// One stamp in as many is left out: the longest, most of which the kernel interrupted.
+    const LONGEST_OF: u64 = 100;
+
+    /// How long the stamps of one leg lasted.
+    struct Times {
+        ns: AtomicU64,
+        stamps: AtomicU64,
+        buckets: [AtomicU32; BUCKETS],
+    }
+
+    impl Times {
+        const fn new() -> Times {
+            let buckets = [const { AtomicU32::new(0) }; BUCKETS];
+            Times { ns: AtomicU64::new(0), stamps: AtomicU64::new(0), buckets }
+        }
+
+        fn clear(&self) {
+            self.ns.store(0, Relaxed);
+            self.stamps.store(0, Relaxed);
+            self.buckets.iter().for_each(|bucket| bucket.store(0, Relaxed));
+        }
+
+        fn note(&self, ns: u64) {
+            if ns < INTERRUPTED_NS {
+                self.ns.fetch_add(ns, Relaxed);
+                self.stamps.fetch_add(1, Relaxed);
+                self.buckets[(ns / BUCKET_NS) as usize].fetch_add(1, Relaxed);
+            }
+        }
+
+        fn p99_ns(&self, stamps: u64) -> f64 {
+            let mut longer = stamps / LONGEST_OF;
+            for (index, bucket) in self.buckets.iter().enumerate().rev() {
+                let here = u64::from(bucket.load(Relaxed));
+                if here > longer {
+                    return (index as f64 + 0.5) * BUCKET_NS as f64;
+                }
+                longer -= here;
+            }
+            0.0
+        }
+
+        /// Returns the stamps and the mean of all but the longest, in nanoseconds, or `None` if there were no
+        /// stamps.
+        fn summary(&self) -> Option<(u64, f64)> {
+            let (mut ns, stamps) = (self.ns.load(Relaxed) as f64, self.stamps.load(Relaxed));
+            let mut longest = stamps / LONGEST_OF;
+            let counted = stamps - longest;
+            for (index, bucket) in self.buckets.iter().enumerate().rev() {
+                let left_out = longest.min(u64::from(bucket.load(Relaxed)));
+                ns -= left_out as f64 * (index as f64 + 0.5) * BUCKET_NS as f64;
+                longest -= left_out;
+            }
+            (counted > 0).then(|| (stamps, ns.max(0.0) / counted as f64))
+        }
+    }
+
+    thread_local! {
+        static LAST: Cell<Option<Instant>> = const { Cell::new(None) };
+    }
+
+    /// What the stamps of a leg say.
+    #[derive(Clone, Copy, Debug, PartialEq)]
+    pub struct LegTimes {
+        /// Which leg.
+        pub leg: Leg,
+        /// How many stamps ended it.
+        pub stamps: u64,
+        /// The mean of all but the longest hundredth, in nanoseconds, less what a stamp costs itself.
+        pub mean_ns: f64,
+    }
+
+    /// Begins to take stamps.
+    pub fn begin() {
+        LEGS.iter().for_each(Times::clear);
+        HOLDS.clear();
+        IS_ON.store(true, Relaxed);
+    }
+
+    /// Takes no stamps until [`go_on`]: what comes is no part of an operation.
+    pub fn pause() {
+        IS_ON.store(false, Relaxed);
+    }
+
+    /// Takes stamps again after [`pause`].
+    pub fn go_on() {
+        IS_ON.store(true, Relaxed);
+    }
+
+    /// The calling thread begins an operation: the time before it belongs to no leg.
+    pub fn operation() {
+        LAST.set(Some(Instant::now()));
+    }
+
+    /// Ends a leg of the calling thread: the time since its last stamp was spent on this.
+    pub fn end(leg: Leg) {
+        if IS_ON.load(Relaxed) {
+            stamp(&LEGS[leg as usize]);
+        }
+    }
+
+    fn stamp(times: &Times) {
+        let now = Instant::now();
+        if let Some(last) = LAST.replace(Some(now)) {
+            times.note((now - last).as_nanos() as u64);
+        }
+        // What the stamp itself took is no leg's.
+        LAST.set(Some(Instant::now()));
+    }
+
+    /// Ends taking stamps. Returns what was measured of each leg that had any.
+    pub fn take() -> Vec<LegTimes> {
+        IS_ON.store(false, Relaxed);
+        let own_ns = own_cost_ns();
+        let legs = Leg::ALL.iter().zip(&LEGS);
+        let times = legs.filter_map(|(leg, times)| {
+            let (stamps, mean_ns) = times.summary()?;
+            Some(LegTimes { leg: *leg, stamps, mean_ns: (mean_ns - own_ns).max(0.0) })
+        });
+        times.collect()
+    }
+
+    /// For how long something is held that other threads wait for.
+    #[derive(Debug)]
+    pub struct Hold(Option<Instant>);
+
+    impl Hold {
+        /// It is held from now on, until this is dropped.
+        pub fn begin() -> Hold {
+            Hold(IS_ON.load(Relaxed).then(Instant::now))
+        }
+    }
+
+    impl Drop for Hold {
+        fn drop(&mut self) {
+            if let Some(since) = self.0 {
+                HOLDS.note(since.elapsed().as_nanos() as u64);
+            }
+        }
+    }
+
+    /// What is known of all holds.
+    #[derive(Clone, Copy, Debug, PartialEq)]
+    pub struct HoldTimes {
+        /// How many there were.
+        pub holds: u64,
+        /// The mean of all but the longest hundredth, in nanoseconds.
+        pub mean_ns: f64,
+        /// Of a hundred holds 99 were no longer, in nanoseconds.
+        pub p99_ns: f64,
+    }
+
+    /// Returns what was measured of holds since [`begin`], or `None` if there were none.
+    pub fn take_holds() -> Option<HoldTimes> {
+        let (holds, mean_ns) = HOLDS.summary()?;
+        Some(HoldTimes { holds, mean_ns, p99_ns: HOLDS.p99_ns(holds) })
+    }
+
+    /// What a leg of nothing seems to last: a reading of the clock, in nanoseconds.
+    fn own_cost_ns() -> f64 {
+        const STAMPS: usize = 10_000;
+        static NOTHING: Times = Times::new();
+        NOTHING.clear();
+        operation();
+        (0..STAMPS).for_each(|_| stamp(&NOTHING));
+        NOTHING.summary().map_or(0.0, |(_, ns)| ns)
+    }
+
+    #[cfg(test)]
+    mod tests {
+        use super::*;
+
+        #[test]
+        fn the_longest_stamps_are_left_out() {
+            let times = Times::new();
+            assert_eq!(times.summary(), None);
+            for number in 0..200 {
+                times.note(if number % 100 == 7 { 20_005 } else { 105 });
+            }
+            assert_eq!(times.summary(), Some((200, 105.0)));
+            assert_eq!(times.p99_ns(200), 105.0);
+        }
+
+        #[test]
+        fn paused_stamps_do_not_count() {
+            begin();
+            operation();
+            end(Leg::Seal);
+            pause();
+            end(Leg::Seal);
+            go_on();
+            end(Leg::Open);
+            let taken: Vec<(Leg, u64)> = take().iter().map(|times| (times.leg, times.stamps)).collect();
+            assert_eq!(taken, [(Leg::Seal, 1), (Leg::Open, 1)]);
+        }
+    }
+}

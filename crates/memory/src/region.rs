@@ -1,0 +1,8 @@
+//! Where shared memory lies.
+
+/// Where the region begins unless a job says otherwise: clear of position-independent executables, heaps, stacks and
+/// libraries, and of the shadow memory of the address and thread sanitizers, on x86-64 and 48-bit aarch64.
+pub const REGION_START: usize = 0x4000_0000_0000;
+
+/// The largest region, and the default: two views of it fit a 47-bit address space, two of 64 TiB would not.
+pub const REGION_BYTES_MAX: u64 = 16 << 40;

@@ -1,0 +1,55 @@
+//! What frames were filled with last, until it is forgotten: twins that are made meanwhile need no copy.
+
+use hiroba_base::PageRange;
+
+use super::arena::{Arena, Room};
+
+/// The arena, and rooms of it that hold what frames were filled with.
+#[derive(Debug)]
+pub(super) struct Filled {
+    pub(super) arena: Arena,
+    received: Vec<Received>,
+}
+
+/// The bytes that some granules have.
+#[derive(Debug)]
+struct Received {
+    granules: PageRange,
+    room: Room,
+}
+
+impl Filled {
+    pub(super) fn new(granule_bytes: usize) -> Filled {
+        Filled { arena: Arena::new(granule_bytes), received: Vec::new() }
+    }
+
+    /// Notes what these granules were filled with.
+    pub(super) fn keep(&mut self, granules: PageRange, room: Room) {
+        self.received.push(Received { granules, room });
+    }
+
+    pub(super) fn forget_all(&mut self) {
+        self.received.drain(..).for_each(|received| self.arena.give_back(received.room));
+    }
+
+    pub(super) fn forget_overlapping(&mut self, granules: PageRange) {
+        let apart = |of: &PageRange| of.end() <= granules.first || granules.end() <= of.first;
+        for received in self.received.extract_if(.., |received| !apart(&received.granules)) {
+            self.arena.give_back(received.room);
+        }
+    }
+
+    /// The room with what the granules were filled with, if they were.
+    pub(super) fn claim(&mut self, granules: PageRange) -> Option<Room> {
+        let within = |of: &PageRange| of.first <= granules.first && granules.end() <= of.end();
+        let index = self.received.iter().rposition(|received| within(&received.granules))?;
+        let Received { granules: all, room } = self.received.swap_remove(index);
+        let (before, room) = room.split((granules.first.0 - all.first.0) as usize);
+        let (room, behind) = room.split(granules.count as usize);
+        let rest = [(all.first, granules.first, before), (granules.end(), all.end(), behind)];
+        for (first, end, room) in rest.into_iter().filter(|(first, end, _)| first < end) {
+            self.keep(PageRange { first, count: end.0 - first.0 }, room);
+        }
+        Some(room)
+    }
+}

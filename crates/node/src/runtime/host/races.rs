@@ -1,0 +1,220 @@
+//! The host's part in looking for data races: it tells the homes of pages what was stored to and loaded from them, where and when, and
+//! tells the launcher what they find.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
+use std::sync::Arc;
+
+use hiroba_base::{NodeId, PageId, VectorTimestamp};
+use hiroba_memory::SharedMemory;
+use hiroba_memory::fault::{Fault, FaultKind};
+use hiroba_protocol::diff;
+use hiroba_protocol::races::{Interval, Looked, OpenInterval, Race, RaceLog, Touch, Touched, stored_to};
+use hiroba_wire::control::{CodeSite, RaceAccount, RaceReport, RaceSide, ToLauncher};
+use hiroba_wire::{Message, TouchedPage};
+use rustc_hash::{FxHashMap, FxHashSet};
+
+use crate::call_site;
+use crate::runtime::Runtime;
+use crate::runtime::host::Core;
+
+/// So many different races are reported by one node; a program that has more needs to know of these first.
+const REPORTS_MAX: usize = 1000;
+
+/// A message tells of no more pages than this.
+const PAGES_PER_MESSAGE_MAX: usize = 4096;
+
+/// Where an interval's stores to a page, or a load from it, came from.
+#[derive(Clone, Debug)]
+struct Origin {
+    site: Option<CodeSite>,
+    interval_end: Option<CodeSite>,
+}
+
+/// Who did what, by ascending node.
+type Sides = [(NodeId, Touch); 2];
+
+/// What one node knows.
+#[derive(Debug, Default)]
+pub(crate) struct Races {
+    /// Of pages homed here.
+    log: RaceLog<Origin>,
+    /// What this node has done since its last synchronisation, by addresses of instructions.
+    open: OpenInterval<usize>,
+    /// Instructions looked up before.
+    sites: FxHashMap<usize, Option<CodeSite>>,
+    reported: FxHashSet<(PageId, u32, Sides)>,
+    /// Other homes that have been told of something.
+    told: BTreeSet<NodeId>,
+    /// Those of them that have not said, at the end, that they have held it against what others told.
+    unheard: BTreeSet<NodeId>,
+}
+
+impl Races {
+    /// A diff of the interval that is being closed shows what the program has stored.
+    pub(crate) fn note_diff(&mut self, page: PageId, runs: &[u8]) {
+        self.open.note_written(page, diff::ranges(runs));
+    }
+
+    /// These bytes of a page that has a twin are about to be changed in frame and twin alike: what the program has stored to them
+    /// would show in no diff.
+    pub(crate) fn note_overwritten(
+        &mut self,
+        memory: &SharedMemory,
+        page: PageId,
+        twin: &[u8],
+        changed: impl IntoIterator<Item = Range<u32>>,
+    ) {
+        let mut frame = vec![0; twin.len()];
+        memory.read(page, 0, &mut frame);
+        self.open.note_written(page, stored_to(&frame, twin, changed));
+    }
+
+    fn site(&mut self, address: usize, find: fn(usize) -> Option<CodeSite>) -> Option<CodeSite> {
+        self.sites.entry(address).or_insert_with(|| find(address)).clone()
+    }
+
+    fn with_sites(&mut self, touched: Touched<usize>) -> TouchedPage {
+        let Touched { page, written, first_store, loads } = touched;
+        let mut site =
+            |instruction: Option<usize>| instruction.and_then(|at| self.site(at, call_site::of_instruction));
+        let loads = loads.into_iter().map(|(offset, instruction)| (offset, site(instruction))).collect();
+        TouchedPage { page, written, first_store: site(first_store), loads }
+    }
+}
+
+impl Core {
+    /// While data races are looked for: a thread of the program has faulted.
+    pub(crate) fn note_touch(&mut self, memory: &SharedMemory, fault: &Fault) {
+        let Some(races) = &mut self.races else { return };
+        let Some(page) = self.engine.page_of(fault.page) else { return };
+        match fault.kind {
+            FaultKind::Write => races.open.note_store(page, fault.program_counter),
+            FaultKind::Read => {
+                let offset = fault.address - memory.address_of(page) as usize;
+                races.open.note_load(page, offset as u32, fault.program_counter);
+            }
+            // A store might be taken for a load.
+            FaultKind::Unknown => {}
+        }
+    }
+}
+
+impl Runtime {
+    /// An interval has ended: tells the homes what it has done to their pages.
+    pub(crate) fn tell_touched(&self, core: &mut Core, interval: Interval) {
+        let Some(races) = &mut core.races else { return };
+        let interval_end = match call_site::noted() {
+            0 => None,
+            address => races.site(address, call_site::of_return_address),
+        };
+        let mut homes: BTreeMap<NodeId, Vec<TouchedPage>> = BTreeMap::new();
+        for touched in races.open.end() {
+            if let Some(home) = core.engine.home_of(touched.page) {
+                homes.entry(home).or_default().push(races.with_sites(touched));
+            }
+        }
+        let here = homes.remove(&self.me);
+        for (home, mut pages) in homes {
+            races.told.insert(home);
+            while !pages.is_empty() {
+                let rest = pages.split_off(pages.len().min(PAGES_PER_MESSAGE_MAX));
+                let Interval { seq, ref timestamp, epoch, .. } = interval;
+                let (timestamp, interval_end) = (timestamp.clone(), interval_end.clone());
+                let message = Message::TouchedPages { seq, timestamp, epoch, interval_end, pages };
+                self.send_to(home, &[&message.encode()]);
+                pages = rest;
+            }
+        }
+        if let Some(pages) = here {
+            self.hold_against(core, interval, interval_end, pages);
+        }
+    }
+
+    /// A node has told what an interval of its has done to pages that are homed here.
+    pub(crate) fn hear_touched(
+        &self,
+        core: &mut Core,
+        (node, seq): (NodeId, u64),
+        (timestamp, epoch): (VectorTimestamp, u64),
+        interval_end: Option<CodeSite>,
+        pages: Vec<TouchedPage>,
+    ) {
+        self.hold_against(core, Interval { node, seq, timestamp, epoch }, interval_end, pages);
+    }
+
+    /// The home's side: holds what an interval has done to pages against what others have.
+    fn hold_against(
+        &self,
+        core: &mut Core,
+        interval: Interval,
+        interval_end: Option<CodeSite>,
+        pages: Vec<TouchedPage>,
+    ) {
+        let Some(races) = core.races.as_mut() else { return };
+        let interval = Arc::new(interval);
+        for TouchedPage { page, written, first_store, loads } in pages {
+            let loads = loads.into_iter().map(|(offset, site)| (offset, Some(site))).collect();
+            let touched = Touched { page, written, first_store: Some(first_store), loads };
+            let origin = |site: Option<Option<CodeSite>>| Origin {
+                site: site.flatten(),
+                interval_end: interval_end.clone(),
+            };
+            for race in races.log.record(&interval, touched, origin) {
+                let mut sides = [0, 1].map(|side: usize| (race.sides[side].node, race.sides[side].touch));
+                sides.sort();
+                let is_new = races.reported.len() < REPORTS_MAX
+                    && races.reported.insert((page, race.bytes.start, sides));
+                if is_new && let Some(control) = &self.control {
+                    control.send(&ToLauncher::Race(self.describe_race(page, race)));
+                }
+            }
+        }
+    }
+
+    fn describe_race(&self, page: PageId, race: Race<Origin>) -> RaceReport {
+        let address = self.memory.address_of(page) as usize + race.bytes.start as usize;
+        let sides = race.sides.map(|side| RaceSide {
+            node: side.node,
+            has_read: side.touch == Touch::Read,
+            site: side.origin.site,
+            interval_end: side.origin.interval_end,
+        });
+        RaceReport {
+            address: address as u64,
+            bytes: u64::from(race.bytes.end - race.bytes.start),
+            allocation: self.describe_address(address).unwrap_or_else(|| "shared memory".to_owned()),
+            sides,
+        }
+    }
+
+    /// The node has left the job: asks the homes that were told of something to say when they have held it against the rest. Until
+    /// [`all_touched_is_heard`](Self::all_touched_is_heard), something may be under way that a race shows by.
+    pub(crate) fn ask_who_has_heard(&self, core: &mut Core) {
+        let Some(races) = &mut core.races else { return };
+        races.unheard = std::mem::take(&mut races.told);
+        for home in &races.unheard {
+            self.send_to(*home, &[&Message::TouchedAll.encode()]);
+        }
+    }
+
+    /// Whether all homes that were asked have answered.
+    pub(crate) fn all_touched_is_heard(core: &Core) -> bool {
+        core.races.as_ref().is_none_or(|races| races.unheard.is_empty())
+    }
+
+    /// A home says that it has heard everything.
+    pub(crate) fn note_heard(core: &mut Core, home: NodeId) {
+        if let Some(races) = &mut core.races {
+            races.unheard.remove(&home);
+        }
+    }
+
+    /// Tells the launcher what was looked at here: when nobody has anything to tell any more.
+    pub(crate) fn tell_looked(&self) {
+        let looked = self.core().races.as_ref().map(|races| races.log.looked());
+        if let (Some(Looked { writes, loads, forgotten }), Some(control)) = (looked, &self.control) {
+            control.send(&ToLauncher::LookedForRaces(RaceAccount { writes, loads, forgotten }));
+        }
+    }
+}

@@ -1,0 +1,433 @@
+//! The service thread: it answers other nodes while the program computes, reads faults that come as events, and notices
+//! when the launcher is gone.
+//!
+//! While a program thread waits it polls the fabric itself, which saves a hop between threads on every answer.
+//! The service thread must not be woken then only to find nothing to do, so its interest in the fabric is
+//! switched off meanwhile (`watch_instead`, `watch_again`). Of several threads that wait one watches, and the others sleep until it
+//! has their answers: were all of them woken by each message, a message would cost as many wake-ups as threads wait, and the
+//! one that takes it in would get its processor last. When that one has its own answer the service thread watches on.
+
+use std::os::fd::OwnedFd;
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, Ordering};
+use std::sync::{Condvar, Mutex, OnceLock, PoisonError};
+use std::time::{Duration, Instant};
+
+use hiroba_base::NodeId;
+use hiroba_base::legs::{self, Leg};
+use hiroba_fabric::Fabric;
+use hiroba_memory::fault::Fault;
+use hiroba_wire::Message;
+use hiroba_wire::control::{ToLauncher, ToNode};
+use rustix::event::epoll;
+use rustix::thread::{CpuSet, Pid};
+use rustix::time::{
+    Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, timerfd_create, timerfd_settime,
+};
+
+use crate::NodeError;
+use crate::control::ControlChannel;
+use crate::runtime::Runtime;
+use crate::runtime::follow::writable_bytes;
+use crate::runtime::host::EventFault;
+use crate::runtime::lulls::Lulls;
+use crate::runtime::waits::REPORT_EVERY;
+use crate::signals::SignalsHeld;
+use crate::time_class::TimeClass;
+use crate::time_class::classify;
+use crate::timers::timespec;
+
+const FABRIC: u64 = 1;
+const CONTROL: u64 = 2;
+const FAULTS: u64 = 3;
+const HOLDS: u64 = 4;
+const LULL: u64 = 5;
+
+/// The thread looks up this often at least: a thread that sent something and computes on relies on it for the
+/// fabric's timers.
+const NAP: Duration = Duration::from_millis(5);
+
+/// How long the thread sleeps when it finds another one receiving: for about as long as that takes.
+pub(crate) const OUT_OF_THE_WAY: Duration = Duration::from_micros(20);
+
+/// After a fault event the answer is polled for this long before sleeping, when cores suffice.
+const SPIN: Duration = Duration::from_micros(60);
+
+/// What program threads and the service thread share.
+#[derive(Debug)]
+pub(crate) struct Service {
+    epoll: OwnedFd,
+    /// Whether a program thread watches the fabric for all.
+    is_watched: Mutex<bool>,
+    /// Program threads that wait.
+    waiting: AtomicU32,
+    /// The service thread, once it runs, and the processor it is bound to (-1: none yet).
+    thread: OnceLock<Pid>,
+    processor: AtomicI64,
+    /// The service thread shall run before ordinary threads, if it may.
+    runs_first: bool,
+    close_noticed: (Mutex<()>, Condvar),
+    /// Becomes ready when a page that somebody waits for has been held long enough.
+    hold_timer: OwnedFd,
+}
+
+impl Service {
+    pub(crate) fn new(
+        fabric: Option<&dyn Fabric>,
+        control: Option<&ControlChannel>,
+        runs_first: bool,
+        lulls: &Lulls,
+    ) -> Result<Service, NodeError> {
+        let system = |errno| NodeError::system("setting up the service thread's epoll")(errno);
+        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(system)?;
+        for source in
+            fabric.into_iter().flat_map(|fabric| [Some(fabric.descriptor()), fabric.alarms()]).flatten()
+        {
+            epoll::add(&epoll, source, epoll::EventData::new_u64(FABRIC), epoll::EventFlags::IN)
+                .map_err(system)?;
+        }
+        if let Some(control) = control {
+            epoll::add(&epoll, control.as_fd(), epoll::EventData::new_u64(CONTROL), epoll::EventFlags::IN)
+                .map_err(system)?;
+        }
+        let flags = TimerfdFlags::CLOEXEC | TimerfdFlags::NONBLOCK;
+        let hold_timer = timerfd_create(TimerfdClockId::Monotonic, flags).map_err(system)?;
+        epoll::add(&epoll, &hold_timer, epoll::EventData::new_u64(HOLDS), epoll::EventFlags::IN)
+            .map_err(system)?;
+        epoll::add(&epoll, &lulls.timer, epoll::EventData::new_u64(LULL), epoll::EventFlags::IN)
+            .map_err(system)?;
+        Ok(Service {
+            epoll,
+            hold_timer,
+            is_watched: Mutex::new(false),
+            waiting: AtomicU32::new(0),
+            thread: OnceLock::new(),
+            processor: AtomicI64::new(-1),
+            runs_first,
+            close_noticed: (Mutex::new(()), Condvar::new()),
+        })
+    }
+
+    /// The service thread shall see to held pages after this time.
+    pub(crate) fn look_up_after(&self, wait: Duration) {
+        // Zero would switch the timer off.
+        let it_value = timespec(wait.max(Duration::from_nanos(1)));
+        let once = Itimerspec { it_interval: timespec(Duration::ZERO), it_value };
+        // It cannot fail for a timer and a valid time; if it did, the next message would end the hold.
+        let _ = timerfd_settime(&self.hold_timer, TimerfdTimerFlags::empty(), &once);
+    }
+
+    fn quiet_hold_timer(&self) {
+        let _ = rustix::io::read(&self.hold_timer, &mut [0; 8]);
+    }
+
+    /// A program thread waits from now on; how many do.
+    pub(crate) fn begin_waiting(&self) -> u32 {
+        self.waiting.fetch_add(1, Ordering::Relaxed) + 1
+    }
+
+    /// It has stopped waiting.
+    pub(crate) fn end_waiting(&self) {
+        self.waiting.fetch_sub(1, Ordering::Relaxed);
+    }
+
+    /// A program thread watches the fabric from now on, for all; false when another one does.
+    pub(crate) fn watch_instead(&self, fabric: &dyn Fabric) -> bool {
+        let mut is_watched = self.is_watched.lock().unwrap_or_else(PoisonError::into_inner);
+        if std::mem::replace(&mut *is_watched, true) {
+            return false;
+        }
+        self.watch(fabric, epoll::EventFlags::empty());
+        true
+    }
+
+    /// That thread watches no more.
+    pub(crate) fn watch_again(&self, fabric: &dyn Fabric) {
+        let mut is_watched = self.is_watched.lock().unwrap_or_else(PoisonError::into_inner);
+        *is_watched = false;
+        self.watch(fabric, epoll::EventFlags::IN);
+    }
+
+    /// The thread that watches the fabric may have stopped in a fault of its own (in a signal handler, while it waited): the service
+    /// thread must look after the fabric for it, until `stopped` is false again.
+    fn attend(&self, fabric: &dyn Fabric, stopped: bool) {
+        let is_watched = self.is_watched.lock().unwrap_or_else(PoisonError::into_inner);
+        if *is_watched {
+            self.watch(fabric, if stopped { epoll::EventFlags::IN } else { epoll::EventFlags::empty() });
+        }
+    }
+
+    /// Binds the service thread to the calling program thread's processor, when that has changed.
+    ///
+    /// A thread that stops in a fault, or waits, then hands its processor straight to the service thread, and a request
+    /// from another node interrupts the program where it runs: waking another, halted processor costs ten
+    /// times as much.
+    pub(crate) fn stay_near_caller(&self) {
+        let processor = rustix::thread::sched_getcpu();
+        if self.processor.swap(processor as i64, Ordering::Relaxed) == processor as i64 {
+            return;
+        }
+        if let Some(thread) = self.thread.get() {
+            let mut set = CpuSet::new();
+            set.set(processor);
+            // Where binding is forbidden the thread stays where the scheduler puts it: slower, not wrong.
+            let _ = rustix::thread::sched_setaffinity(Some(*thread), &set);
+        }
+    }
+
+    /// Called by the service thread as it begins.
+    fn introduce(&self) {
+        let _ = self.thread.set(rustix::thread::gettid());
+        if !(self.runs_first && may_run_first()) {
+            ask_for_short_slices();
+        }
+    }
+
+    fn watch(&self, fabric: &dyn Fabric, events: epoll::EventFlags) {
+        // It cannot fail for a descriptor that was added; if it did, the nap bounds the harm.
+        let _ = epoll::modify(&self.epoll, fabric.descriptor(), epoll::EventData::new_u64(FABRIC), events);
+    }
+
+    /// Sleeps until the launcher has closed the job.
+    pub(crate) fn wait_until_closed(&self, closed: &AtomicBool) {
+        let (mutex, condvar) = &self.close_noticed;
+        let guard = mutex.lock().unwrap_or_else(PoisonError::into_inner);
+        let _guard = condvar.wait_while(guard, |()| !closed.load(Ordering::Acquire));
+    }
+
+    fn notice_close(&self, closed: &AtomicBool) {
+        let (mutex, condvar) = &self.close_noticed;
+        let _guard = mutex.lock().unwrap_or_else(PoisonError::into_inner);
+        closed.store(true, Ordering::Release);
+        condvar.notify_all();
+    }
+}
+
+/// The service thread runs for microseconds and sleeps, and while it is kept waiting another node's thread stands still: it may run
+/// before a computing thread of its own node. Needs a right (`CAP_SYS_NICE`, or `RLIMIT_RTPRIO`); whether it was given.
+///
+/// Changes the calling thread, for good.
+pub fn may_run_first() -> bool {
+    let parameters = libc::sched_param { sched_priority: 1 };
+    // What it starts, should it ever, is to be ordinary again.
+    let policy = libc::SCHED_FIFO | libc::SCHED_RESET_ON_FORK;
+    // SAFETY: the parameters are valid for the call, which reads them; 0 is the calling thread.
+    unsafe { libc::sched_setscheduler(0, policy, &raw const parameters) == 0 }
+}
+
+/// The service thread runs for microseconds and sleeps: a short time slice makes the scheduler let it interrupt a computing
+/// thread at once instead of after milliseconds (sched_setattr(2), Linux 6.12; older kernels ignore it).
+fn ask_for_short_slices() {
+    const SLICE: Duration = Duration::from_micros(100);
+    let attributes = libc::sched_attr {
+        size: size_of::<libc::sched_attr>() as u32,
+        sched_policy: libc::SCHED_OTHER as u32,
+        sched_flags: 0,
+        sched_nice: 0,
+        sched_priority: 0,
+        sched_runtime: SLICE.as_nanos() as u64,
+        sched_deadline: 0,
+        sched_period: 0,
+    };
+    // SAFETY: the attributes are valid for the call, which reads them; 0 is the calling thread.
+    unsafe { libc::syscall(libc::SYS_sched_setattr, 0, &raw const attributes, 0) };
+}
+
+impl Runtime {
+    /// The service thread's life: until the launcher closes the job.
+    pub(crate) fn serve_others(&self) {
+        self.service().introduce();
+        let events = self.faults.as_ref().and_then(|faults| faults.events());
+        if let Some(events) = events {
+            for descriptor in events.descriptors() {
+                let data = epoll::EventData::new_u64(FAULTS);
+                if let Err(errno) = epoll::add(&self.service().epoll, descriptor, data, epoll::EventFlags::IN)
+                {
+                    self.fatal(&format!("cannot wait for fault events: {errno}"));
+                }
+            }
+        }
+        // No handler of the program's runs on this thread: it was started with signals blocked.
+        let _signals = SignalsHeld::by_the_kernel();
+        let mut ready = Vec::with_capacity(4);
+        let mut faults = Vec::new();
+        // After a fault this thread stays awake for a moment: for the answer from another node, or for the next fault, which would
+        // have to wake a halted processor.
+        let mut spin_until: Option<Instant> = None;
+        let mut program_stopped = false;
+        let mut waits_seen = Instant::now();
+        let mut peers_seen = Instant::now();
+        loop {
+            ready.clear();
+            if waits_seen.elapsed() >= REPORT_EVERY {
+                waits_seen = Instant::now();
+                self.report_waits();
+                self.keep_trace_safe();
+            }
+            if self.serving.peers.is_due(&mut peers_seen) {
+                self.look_after_peers();
+            }
+            self.send_owing_packets();
+            let spins = spin_until.is_some_and(|until| Instant::now() < until);
+            let nap = if spins { Duration::ZERO } else { self.nap() };
+            let _ = epoll::wait(
+                &self.service().epoll,
+                rustix::buffer::spare_capacity(&mut ready),
+                Some(&timespec(nap)),
+            );
+            let is_ready = |source: u64| ready.iter().any(|event| event.data.u64() == source);
+            if is_ready(CONTROL) && self.hear_launcher() {
+                return;
+            }
+            if is_ready(HOLDS) {
+                self.service().quiet_hold_timer();
+                self.tell(|_| {}); // which ends holds first
+            }
+            if is_ready(FAULTS)
+                && let Some(events) = events
+            {
+                faults.clear();
+                if let Err(error) = events.read(&mut faults) {
+                    self.fatal(&format!("cannot read fault events: {error}"));
+                }
+                if self.handle_events(&faults) && !program_stopped {
+                    self.service().attend(self.fabric(), true);
+                    self.fabric().begin_expecting();
+                    program_stopped = true;
+                }
+                // Otherwise the program's thread goes on, and needs the processor.
+                let stays_awake = program_stopped && self.patience.stays_awake();
+                spin_until = stays_awake.then(|| Instant::now() + SPIN);
+            }
+            if is_ready(LULL) {
+                self.see_to_lull(program_stopped || is_ready(FABRIC));
+            }
+            // What ended holds may have left behind is due as well.
+            let timers_due = (ready.is_empty() && !spins) || is_ready(HOLDS) || is_ready(LULL);
+            if self.has_fabric() && (timers_due || program_stopped || is_ready(FABRIC)) {
+                let from_program = self.account.is_computing() && !program_stopped;
+                let began = Instant::now();
+                match self.receive() {
+                    Some(0) => {}
+                    Some(_) if from_program => self.account.add(TimeClass::Serve, began.elapsed()),
+                    Some(_) => {}
+                    // It may wait for this very processor, and this thread may have the right to keep it. To be woken when the role is free
+                    // would cost the other a system call each time.
+                    None => std::thread::sleep(OUT_OF_THE_WAY),
+                }
+                self.see_to_port_timers();
+                if program_stopped && !self.core().has_event_faults() {
+                    program_stopped = false;
+                    spin_until = None; // the program's thread needs the processor now
+                    self.fabric().end_expecting();
+                    self.service().attend(self.fabric(), false);
+                }
+            }
+        }
+    }
+
+    fn nap(&self) -> Duration {
+        if !self.has_fabric() {
+            return REPORT_EVERY;
+        }
+        // The fabric's descriptor covers its timers.
+        NAP
+    }
+
+    /// Reads the launcher's word; true when the job is over. A launcher that is gone takes the node with it.
+    fn hear_launcher(&self) -> bool {
+        let Some(control) = &self.control else { return false };
+        match control.receive() {
+            Ok(Some(ToNode::Close)) => {
+                self.service().notice_close(&self.life.closed);
+                true
+            }
+            Ok(Some(ToNode::Ping)) => {
+                control.send(&ToLauncher::Pong);
+                false
+            }
+            Ok(Some(ToNode::Sample)) => {
+                let statistics_json = serde_json::to_string(&self.statistics()).unwrap_or_default();
+                control.send(&ToLauncher::Sample { statistics_json });
+                false
+            }
+            Ok(Some(_)) => false,
+            // SAFETY: _exit has no memory operands and does not return.
+            Ok(None) | Err(_) => unsafe { libc::_exit(125) },
+        }
+    }
+
+    /// Has the engine handle faults; whether threads are still stopped in any.
+    fn handle_events(&self, faults: &[Fault]) -> bool {
+        let mut stopped = false;
+        self.tell(|core| {
+            for fault in faults {
+                let (class, wanted) = classify(fault.kind);
+                self.account.count_fault(class);
+                let thread = fault.thread;
+                self.account.fault_began(thread.and_then(|tid| self.threads.by_tid(tid)), class);
+                let is_traced = self.trace_event_fault(thread, fault.page, wanted);
+                let (granule, since) = (fault.page, Instant::now());
+                core.note_event_fault(EventFault { granule, thread, class, since, is_traced });
+                core.note_touch(&self.memory, fault);
+                core.engine.handle_fault(fault.page, wanted, None);
+                self.carry_out_all(core);
+            }
+            stopped = core.has_event_faults();
+        });
+        stopped
+    }
+
+    /// Takes in what other nodes have sent, without waiting; how many messages it was. `None` when another thread is at it.
+    pub(crate) fn receive(&self) -> Option<usize> {
+        let mut count = 0;
+        let result = self.fabric().poll_now(&mut |from, bytes| {
+            count += 1;
+            self.serving.messages_received.fetch_add(1, Ordering::Relaxed);
+            self.trace_received(from, bytes);
+            self.dispatch(from, bytes);
+            self.trace_handled();
+        });
+        match result {
+            Ok(received) => received.then_some(count),
+            // The sentence says who sent what.
+            Err(error) if error.kind() == std::io::ErrorKind::InvalidData => self.fatal(&error.to_string()),
+            Err(error) => self.fatal(&format!("cannot receive from other nodes: {error}")),
+        }
+    }
+
+    fn dispatch(&self, from: NodeId, bytes: &[u8]) {
+        let message = match Message::decode(bytes, &self.job.limits) {
+            Ok(message) => message,
+            Err(error) => self.fatal(&format!("a message from node {from} makes no sense: {error}")),
+        };
+        legs::end(Leg::Decode);
+        match message {
+            Message::Free { address } => self.tell(|core| self.note_freed(core, from, address)),
+            Message::SizeRequest { ticket, address } => self.tell_size(from, ticket, address),
+            Message::SizeReply { ticket, bytes } => self.hear_size(ticket, bytes),
+            Message::TouchedPages { seq, timestamp, epoch, interval_end, pages } => self.tell(|core| {
+                self.hear_touched(core, (from, seq), (timestamp, epoch), interval_end, pages);
+            }),
+            Message::TouchedAll => self.send_to(from, &[&Message::TouchedHeard.encode()]),
+            Message::TouchedHeard => self.tell(|core| Runtime::note_heard(core, from)),
+            Message::ProgramData { identity, offset, bytes } => {
+                let kept = self.image.keep((from, writable_bytes()), identity, offset, bytes);
+                kept.unwrap_or_else(|why| {
+                    self.fatal(&format!("a message from node {from} makes no sense: {why}"))
+                });
+            }
+            Message::Ports { bytes } => self.take_port_packet(from, bytes),
+            Message::Alive => drop(self.serving.peers.signs_received.fetch_add(1, Ordering::Relaxed)),
+            message => self.tell(|core| {
+                if let Err(error) = core.engine.handle_message(from, &message) {
+                    self.fatal(&format!("a message from node {from} breaks the protocol: {error}"));
+                }
+                legs::end(Leg::Engine);
+                if matches!(message, Message::Publish { .. }) && core.engine.keeps_back(from) {
+                    self.keep_port_packets(from);
+                }
+                self.carry_out_received(core, message.content());
+            }),
+        }
+    }
+}

@@ -1,0 +1,36 @@
+//! Which page leaves when memory is short.
+//!
+//! A [`Policy`] knows which pages are in memory, hears which of them were used, and names the page that
+//! leaves when room is needed. It moves nothing itself and asks nobody: who uses it tells it everything, so
+//! one policy runs in a node, over a recorded trace and in the model of an old machine.
+//!
+//! Read `policy.rs` first, then the policies in the order of their years: `fifo.rs`, `clock.rs` (1968),
+//! `lru_scan.rs` (1981), `lirs.rs` (2002), `s3_fifo.rs` (2023), `sieve.rs` (2024). `opt.rs` (1966) knows
+//! the future and is the yardstick. [`replay`](fn@replay) runs a trace against a policy. `attempt0` is the
+//! machine of Hattori, Yamamoto and Amano, on which FIFO and CLOCK were compared.
+
+#![forbid(unsafe_code)]
+
+pub mod attempt0;
+mod clock;
+mod fifo;
+mod lirs;
+mod lru_scan;
+mod opt;
+mod policy;
+mod policy_kind;
+mod queues;
+mod replay;
+mod s3_fifo;
+mod sieve;
+
+pub use clock::Clock;
+pub use fifo::Fifo;
+pub use lirs::Lirs;
+pub use lru_scan::LruScan;
+pub use opt::Opt;
+pub use policy::Policy;
+pub use policy_kind::{PolicyKind, UnknownPolicy};
+pub use replay::{Reference, Traffic, replay};
+pub use s3_fifo::S3Fifo;
+pub use sieve::Sieve;

@@ -1,0 +1,5 @@
+//! Tests of the paging room.
+
+mod conformance;
+mod models;
+mod traces;

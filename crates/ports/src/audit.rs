@@ -1,0 +1,146 @@
+//! What a checker may look at: where rights and messages are, as one engine sees it.
+
+use std::collections::BTreeMap;
+
+use hiroba_base::NodeId;
+
+use crate::body::{HeldRight, Parcel};
+use crate::engine::Engine;
+use crate::id::{Name, Once, PortId};
+use crate::known::{Known, Place, Stage};
+use crate::names::Entry;
+
+/// One engine's view of a port.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PortAudit {
+    /// Whether the port is here.
+    pub is_here: bool,
+    /// Where this engine believes it to be.
+    pub at: NodeId,
+    /// Whether the receive right has a name; else it is in a message.
+    pub is_named: bool,
+    /// Whether this node has send rights, or answers for some.
+    pub holds: bool,
+    /// Rights that were sent on, to nodes that are not known to have them.
+    pub pinned: usize,
+    /// If the port is here: the nodes that are listed as holders.
+    pub holders: Vec<NodeId>,
+    /// If the port is here: send-once rights and who has them.
+    pub onces: BTreeMap<u64, NodeId>,
+    /// If the port is here: whether a no-senders notification is asked for.
+    pub awaits_no_senders: bool,
+    /// If the port is here: messages in its queue.
+    pub queued: usize,
+    /// If the port is here: who waits for room.
+    pub parked: usize,
+}
+
+/// One engine's rights and messages.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Audit {
+    /// Ports of which something is known.
+    pub ports: BTreeMap<PortId, PortAudit>,
+    /// Send-once rights in names, messages and requests for notifications.
+    pub onces: Vec<Once>,
+    /// Names: port, whether it receives, user references of a send right.
+    pub rights: Vec<(Name, PortId, bool, u32)>,
+    /// Names of send-once rights.
+    pub once_names: Vec<(Name, PortId)>,
+    /// Names that denote what has died, and their user references.
+    pub dead_names: Vec<(Name, u32)>,
+    /// Messages that should be on their way and are not: they have not been answered.
+    pub unanswered: usize,
+    /// Threads that wait for room.
+    pub blocked: usize,
+    /// Deaths that have not taken effect.
+    pub deaths_pending: usize,
+}
+
+impl Engine {
+    /// Everything that a checker may want to know.
+    pub fn audit(&self) -> Audit {
+        let mut audit = Audit { deaths_pending: self.dying.len(), ..Audit::default() };
+        for (port, known) in &self.known {
+            audit.ports.insert(*port, self.audit_port(*port, known));
+            let Some(body) = known.body() else { continue };
+            body.queue.iter().for_each(|queued| note(&mut audit.onces, &queued.parcel));
+            audit.onces.extend(body.no_senders.map(|(_, once)| once));
+            audit.onces.extend(body.port_destroyed);
+        }
+        for flow in self.flows.values() {
+            audit.blocked += flow.blocked.len();
+            audit.onces.extend(flow.notify.map(|(_, once)| once));
+            for item in &flow.items {
+                item.parcel.iter().for_each(|parcel| note(&mut audit.onces, parcel));
+                audit.unanswered += usize::from(!matches!(item.stage, Stage::Queued(_)));
+            }
+        }
+        for incoming in self.incoming.values() {
+            incoming.parcel.iter().for_each(|parcel| note(&mut audit.onces, parcel));
+        }
+        let waiting = self.services.iter().flat_map(super::engine::NameService::waiting);
+        audit.onces.extend(waiting.filter_map(as_once));
+        for (name, entry) in self.names.iter() {
+            match entry {
+                Entry::Port { port, receive, send, dead_name } => {
+                    audit.rights.push((name, *port, *receive, *send));
+                    audit.onces.extend(*dead_name);
+                }
+                Entry::Once { once, dead_name } => {
+                    audit.once_names.push((name, once.port));
+                    audit.onces.push(*once);
+                    audit.onces.extend(*dead_name);
+                }
+                Entry::Dead { references } => audit.dead_names.push((name, *references)),
+                Entry::Set { .. } => {}
+            }
+        }
+        audit
+    }
+
+    fn audit_port(&self, port: PortId, known: &Known) -> PortAudit {
+        let mut audit = PortAudit {
+            is_here: known.body().is_some(),
+            at: match known.place {
+                Place::At(node) | Place::Leaving { to: node, .. } => node,
+                Place::Here(_) => self.me,
+            },
+            is_named: self.names.receives(port),
+            holds: self.holds(port),
+            pinned: known.pins.len() + known.pinned_onces.len() + known.claims.len() + known.unpins.len(),
+            holders: Vec::new(),
+            onces: BTreeMap::new(),
+            awaits_no_senders: false,
+            queued: 0,
+            parked: 0,
+        };
+        if let Some(body) = known.body() {
+            let holding = body.holders.iter().filter(|(_, holder)| holder.is_holding());
+            audit.holders = holding.map(|(node, _)| *node).collect();
+            audit.onces = body.onces.iter().map(|(serial, (node, _))| (*serial, *node)).collect();
+            audit.awaits_no_senders = body.no_senders.is_some();
+            (audit.queued, audit.parked) = (body.queue.len(), body.parked.len());
+        }
+        audit
+    }
+
+    /// The port that a name denotes rights to: for checkers, which must tell equal ports of different nodes.
+    pub fn port_behind(&self, name: Name) -> Option<PortId> {
+        match self.names.get(name) {
+            Ok(Entry::Port { port, .. }) => Some(*port),
+            Ok(Entry::Once { once, .. }) => Some(once.port),
+            Ok(Entry::Dead { .. } | Entry::Set { .. }) | Err(_) => None,
+        }
+    }
+}
+
+fn as_once(right: &HeldRight) -> Option<Once> {
+    match right {
+        HeldRight::Once(once) => Some(*once),
+        HeldRight::Dead | HeldRight::Send(_) | HeldRight::Receive(..) => None,
+    }
+}
+
+fn note(onces: &mut Vec<Once>, parcel: &Parcel) {
+    onces.extend(parcel.rights.iter().filter_map(as_once));
+}

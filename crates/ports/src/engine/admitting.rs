@@ -1,0 +1,438 @@
+//! The side of the port's node: requests, room, memory, and long messages on their way in.
+
+use hiroba_base::NodeId;
+
+use crate::body::{HeldRight, Owed, Parcel, Parked, Source};
+use crate::error::PeerError;
+use crate::id::PortId;
+use crate::known::Place;
+use crate::wire::{FlowKey, Head, Load, Packet, RightOnWire};
+
+use super::Engine;
+
+/// A request, without its message.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Asked {
+    pub(super) from: NodeId,
+    pub(super) flow: FlowKey,
+    pub(super) number: u64,
+    pub(super) origin: NodeId,
+    pub(super) sequence: u64,
+    pub(super) hop: u32,
+}
+
+impl Asked {
+    /// Whether the message needs no room in the queue, and has no number among its origin's.
+    fn is_by_once(&self) -> bool {
+        match self.flow {
+            FlowKey::Own(_) => false,
+            FlowKey::Relay(_) => self.hop > 0,
+            FlowKey::Once(..) => true,
+        }
+    }
+
+    pub(super) fn source(&self) -> Source {
+        if self.is_by_once() { Source::Once } else { Source::Flow(self.origin, self.sequence) }
+    }
+
+    pub(super) fn parked(&self, bytes: Option<u64>) -> Parked {
+        let Asked { from, flow, number, origin, sequence, .. } = *self;
+        // What has no number can be let in at any time.
+        let sequence = if self.is_by_once() { 0 } else { sequence };
+        Parked { from, flow, origin, sequence, number, bytes, by_once: self.is_by_once() }
+    }
+}
+
+/// A long message for which memory is set aside.
+#[derive(Debug)]
+pub(crate) struct Incoming {
+    pub(super) source: Source,
+    pub(super) bytes: u64,
+    pub(super) came: u64,
+    pub(crate) parcel: Option<Parcel>,
+    /// How long its parts are to be: inline data first, then regions.
+    parts: Vec<u64>,
+}
+
+fn unexpected(from: NodeId, expected: &'static str) -> PeerError {
+    PeerError::Unexpected { expected, from: from.0 }
+}
+
+impl Engine {
+    /// Section 5.2, (A) and (B). The answer is given at once, whatever the state of the port: nothing of a
+    /// request is kept but a line in the list of those who wait, of which there is one for each flow.
+    pub(super) fn take_request(&mut self, asked: Asked, load: Load<'_>) -> Result<(), PeerError> {
+        let (from, port) = (asked.from, asked.flow.port());
+        if let Load::Whole { head, .. } = &load
+            && head.rights.iter().any(|right| matches!(right, RightOnWire::Receive(_)))
+        {
+            return Err(unexpected(from, "receive rights in long messages alone"));
+        }
+        if matches!(&load, Load::Whole { data, .. } if data.len() > self.config.ride_bytes) {
+            self.send(from, Packet::Denied { flow: asked.flow, number: asked.number });
+            return Err(unexpected(from, "a long message to be asked memory for"));
+        }
+        if matches!(load, Load::Bytes(bytes) if bytes > self.config.message_bytes_max) {
+            self.send(from, Packet::Denied { flow: asked.flow, number: asked.number });
+            return Err(unexpected(from, "a message no longer than the job's limit"));
+        }
+        match self.known.get_mut(&port).map(|known| &mut known.place) {
+            None => {
+                self.refuse(load);
+                self.send(from, Packet::Dead { port });
+                return Ok(());
+            }
+            Some(Place::At(node)) => {
+                let to = *node;
+                self.refuse(load);
+                self.send(from, Packet::Moved { port, to });
+                return Ok(());
+            }
+            Some(Place::Leaving { asking, .. }) => {
+                asking.insert(from);
+                if matches!(load, Load::Whole { .. }) {
+                    self.refuse(load);
+                    self.send(from, Packet::Wait { flow: asked.flow, number: asked.number });
+                }
+                return Ok(());
+            }
+            Some(Place::Here(_)) => {}
+        }
+        if !self.may_send(&asked) {
+            self.refuse(load);
+            self.send(from, Packet::Denied { flow: asked.flow, number: asked.number });
+            return Err(unexpected(from, "a message by a right that its sender holds"));
+        }
+        match load {
+            Load::Whole { head, released, data } => self.take_small(asked, head, released, data),
+            Load::Bytes(bytes) => self.take_long(asked, bytes),
+        }
+        Ok(())
+    }
+
+    /// The holder's table at the node that owns the port decides.
+    fn may_send(&mut self, asked: &Asked) -> bool {
+        let (me, from) = (self.me, asked.from);
+        let Some(known) = self.known.get_mut(&asked.flow.port()) else { return false };
+        let was_here = known.former.contains(&from);
+        let Some(body) = known.body_mut() else { return false };
+        let is_next_or_later = body.holder(asked.origin).next <= asked.sequence;
+        match asked.flow {
+            FlowKey::Own(_) => {
+                asked.origin == from && is_next_or_later && (from == me || body.holder(from).is_holding())
+            }
+            FlowKey::Relay(_) => was_here,
+            FlowKey::Once(_, serial) => body.onces.get(&serial).is_some_and(|(_, hop)| *hop <= asked.hop),
+        }
+    }
+
+    /// Whether it is the message's turn: those of its origin before it have come, and no other has waited for
+    /// longer.
+    pub(super) fn is_in_turn(&mut self, asked: &Asked) -> bool {
+        let key = (asked.from, asked.flow);
+        let Some(body) = self.body(asked.flow.port()) else { return false };
+        if asked.is_by_once() {
+            return true;
+        }
+        // What is relayed may come after its origin has given it up for lost.
+        let next = body.holder(asked.origin).next;
+        if next < asked.sequence {
+            body.promised.remove(&key);
+            return false;
+        }
+        body.promised.remove(&key) || (body.has_room() && body.parked.is_empty())
+    }
+
+    fn take_small(&mut self, asked: Asked, head: Head, released: &[u8], data: &[u8]) {
+        let (from, port) = (asked.from, asked.flow.port());
+        let (flow, number) = (asked.flow, asked.number);
+        if !self.is_in_turn(&asked) {
+            head.rights.into_iter().for_each(|right| self.refuse_right(right));
+            self.park(asked.parked(None));
+            self.send(from, Packet::Wait { flow, number });
+            return;
+        }
+        self.count_in(&asked);
+        let lengths = head.region_bytes.clone();
+        let (inline, mut rest) = data.split_at(head.inline_bytes as usize);
+        let mut parcel = self.unpack(from, head, released, true);
+        parcel.inline.extend_from_slice(inline);
+        for (region, bytes) in parcel.regions.iter_mut().zip(lengths) {
+            let (bytes, behind) = rest.split_at(bytes as usize);
+            region.extend_from_slice(bytes);
+            rest = behind;
+        }
+        self.send(from, Packet::Queued { flow, number });
+        self.enqueue(port, asked.source(), parcel, 0);
+        self.todo.rooms.insert(port);
+    }
+
+    fn take_long(&mut self, asked: Asked, bytes: u64) {
+        let Asked { from, flow, number, .. } = asked;
+        let parked = asked.parked(Some(bytes));
+        let Some(body) = self.body(flow.port()) else { return };
+        body.promised.remove(&(from, flow));
+        let is_ahead = |other: &Parked| (other.from, other.flow) == (from, flow) && other.number < number;
+        if body.parked.iter().any(is_ahead) {
+            // One line for each flow: this one asks again behind what waits.
+            self.send(from, Packet::Wait { flow, number });
+        } else {
+            self.park(parked);
+        }
+        self.todo.rooms.insert(flow.port());
+    }
+
+    /// The message has its place among those of its origin, or its right is used up.
+    pub(super) fn count_in(&mut self, asked: &Asked) {
+        let Some(body) = self.body(asked.flow.port()) else { return };
+        match asked.flow {
+            FlowKey::Once(_, serial) => _ = body.onces.remove(&serial),
+            FlowKey::Own(_) | FlowKey::Relay(_) if asked.is_by_once() => {}
+            FlowKey::Own(_) | FlowKey::Relay(_) => {
+                let holder = body.holder(asked.origin);
+                holder.next = holder.next.max(asked.sequence + 1);
+            }
+        }
+    }
+
+    pub(super) fn park(&mut self, parked: Parked) {
+        let Some(body) = self.body(parked.flow.port()) else { return };
+        let is_same = |other: &&mut Parked| (other.from, other.flow) == (parked.from, parked.flow);
+        // One line for each flow: that of the message that comes first.
+        match body.parked.iter_mut().find(is_same) {
+            Some(waiting) if waiting.number < parked.number => {}
+            Some(waiting) => {
+                let former = core::mem::replace(waiting, parked);
+                if former.bytes.is_some() && former.number > parked.number {
+                    self.send(former.from, Packet::Wait { flow: former.flow, number: former.number });
+                }
+            }
+            None => body.parked.push_back(parked),
+        }
+        self.todo.rooms.insert(parked.flow.port());
+    }
+
+    /// Lets in who has waited longest and whose turn it is, while there is room.
+    pub(super) fn let_in(&mut self, port: PortId) {
+        let me = self.me;
+        loop {
+            let free = self.config.memory_bytes - self.memory_used;
+            let has_threads = self.has_own_threads(port);
+            let Some(body) = self.body(port) else { return };
+            let has_room = body.has_room();
+            let is_due = |parked: &Parked| {
+                let next = body.holders.get(&parked.origin).map_or(0, |holder| holder.next);
+                let is_own = has_threads && parked.from == me && matches!(parked.flow, FlowKey::Own(_));
+                let is_promised = body.promised.contains(&(parked.from, parked.flow));
+                !is_promised && (parked.by_once || (has_room && (next >= parked.sequence || is_own)))
+            };
+            let Some(at) = body.parked.iter().position(is_due) else { break };
+            let parked = body.parked[at];
+            if parked.bytes.is_some_and(|bytes| bytes > free) {
+                if !self.hungry.contains(&port) {
+                    self.hungry.push_back(port);
+                }
+                break;
+            }
+            body.parked.remove(at);
+            if let Some(bytes) = parked.bytes {
+                self.permit(parked, bytes);
+            } else if parked.from == me
+                && matches!(parked.flow, FlowKey::Own(_))
+                && self.has_own_threads(port)
+            {
+                self.admit_first_thread(port);
+                self.todo.flows.insert(parked.flow);
+            } else if parked.from != me
+                || self.flows.get(&parked.flow).is_some_and(|flow| !flow.items.is_empty())
+            {
+                if let Some(body) = self.body(port) {
+                    body.promised.insert((parked.from, parked.flow));
+                }
+                self.send(parked.from, Packet::Ready { flow: parked.flow });
+            }
+        }
+        self.tell_accepting(port);
+    }
+
+    fn has_own_threads(&self, port: PortId) -> bool {
+        self.flows
+            .get(&FlowKey::Own(port))
+            .is_some_and(|flow| flow.items.is_empty() && !flow.blocked.is_empty())
+    }
+
+    fn permit(&mut self, parked: Parked, bytes: u64) {
+        let Parked { from, flow, number, origin, sequence, by_once, .. } = parked;
+        let asked = Asked { from, flow, number, origin, sequence, hop: u32::from(by_once) };
+        // What is relayed comes by another link than what its origin sends next: that waits until all of it
+        // is here.
+        if !matches!(flow, FlowKey::Relay(_)) {
+            self.count_in(&asked);
+        }
+        if let Some(body) = self.body(flow.port())
+            && !by_once
+        {
+            body.incoming += 1;
+        }
+        self.memory_used += bytes;
+        let incoming = Incoming { source: asked.source(), bytes, came: 0, parcel: None, parts: Vec::new() };
+        self.incoming.insert((from, flow, number), incoming);
+        self.send(from, Packet::Permit { flow, number });
+    }
+
+    /// Memory has become free: the port that has waited longest for it comes first, but not before the call
+    /// that has freed it ends.
+    pub(super) fn release_memory(&mut self, bytes: u64) {
+        if bytes > 0 {
+            self.memory_used -= bytes;
+            self.todo.memory = true;
+        }
+    }
+
+    pub(super) fn share_out_memory(&mut self) {
+        for port in core::mem::take(&mut self.hungry) {
+            self.let_in(port);
+        }
+    }
+
+    pub(super) fn begin_long(
+        &mut self,
+        from: NodeId,
+        flow: FlowKey,
+        number: u64,
+        head: Head,
+        released: &[u8],
+    ) -> Result<(), PeerError> {
+        let key = (from, flow, number);
+        let expected = match self.incoming.get(&key) {
+            // The port has died meanwhile; rights that come for it are given up.
+            None => {
+                let parcel = self.unpack(from, head, released, false);
+                self.todo.parcels.push(parcel);
+                return Ok(());
+            }
+            Some(incoming) if incoming.parcel.is_some() => None,
+            Some(incoming) => Some(incoming.bytes),
+        };
+        if head.data_bytes() != expected {
+            return Err(unexpected(from, "the head of a message as long as was asked for"));
+        }
+        let parts =
+            core::iter::once(u64::from(head.inline_bytes)).chain(head.region_bytes.iter().copied()).collect();
+        let parcel = self.unpack(from, head, released, true);
+        self.ports_are_in(&parcel, flow.port());
+        if let Some(incoming) = self.incoming.get_mut(&key) {
+            (incoming.parcel, incoming.parts) = (Some(parcel), parts);
+        }
+        self.finish_if_complete(key);
+        Ok(())
+    }
+
+    pub(super) fn take_piece(
+        &mut self,
+        from: NodeId,
+        flow: FlowKey,
+        number: u64,
+        offset: u64,
+        bytes: &[u8],
+    ) -> Result<(), PeerError> {
+        let key = (from, flow, number);
+        let Some(incoming) = self.incoming.get_mut(&key) else { return Ok(()) };
+        let Incoming { bytes: whole, came, parcel: Some(parcel), parts, .. } = incoming else {
+            return Err(unexpected(from, "the head of a message before its data"));
+        };
+        if offset != *came || bytes.is_empty() || bytes.len() as u64 > *whole - *came {
+            return Err(unexpected(from, "the next piece of a message"));
+        }
+        *came += bytes.len() as u64;
+        let through = *came;
+        let mut rest = bytes;
+        for (part, length) in core::iter::once(&mut parcel.inline).chain(&mut parcel.regions).zip(parts) {
+            let missing = (*length - part.len() as u64).min(rest.len() as u64) as usize;
+            part.extend_from_slice(&rest[..missing]);
+            rest = &rest[missing..];
+        }
+        let is_done = through == incoming.bytes;
+        if !is_done {
+            self.send(from, Packet::More { flow, number, through });
+        }
+        self.finish_if_complete(key);
+        Ok(())
+    }
+
+    fn finish_if_complete(&mut self, key: (NodeId, FlowKey, u64)) {
+        if self.incoming.get(&key).is_none_or(|incoming| incoming.came < incoming.bytes) {
+            return;
+        }
+        let Some(Incoming { source, bytes, parcel: Some(parcel), .. }) = self.incoming.remove(&key) else {
+            return;
+        };
+        let (from, flow, number) = key;
+        self.send(from, Packet::Queued { flow, number });
+        let port = flow.port();
+        if let Some(body) = self.body(port) {
+            body.incoming -= u32::from(source != Source::Once);
+            if let Source::Flow(origin, sequence) = source {
+                let holder = body.holder(origin);
+                holder.next = holder.next.max(sequence + 1);
+            }
+            self.enqueue(port, source, parcel, bytes);
+            self.todo.rooms.insert(port);
+        } else {
+            self.release_memory(bytes);
+            self.relay(port, source, parcel);
+        }
+    }
+
+    /// A message's shell, with the room that its data need if they were asked for.
+    fn unpack(&mut self, from: NodeId, head: Head, released: &[u8], has_data: bool) -> Parcel {
+        let room = |bytes: u64| Vec::with_capacity(if has_data { bytes as usize } else { 0 });
+        let rights: Vec<HeldRight> =
+            head.rights.into_iter().map(|right| self.right_arrives(from, right)).collect();
+        Parcel {
+            id: head.id,
+            types: head.types,
+            inline: room(u64::from(head.inline_bytes)),
+            regions: head.region_bytes.into_iter().map(room).collect(),
+            has_reply: head.has_reply,
+            rights,
+            released: released.to_vec(),
+            sender: head.sender,
+            owed: Owed::ToAllBut(None),
+        }
+    }
+
+    fn refuse(&mut self, load: Load<'_>) {
+        if let Load::Whole { head, .. } = load {
+            head.rights.into_iter().for_each(|right| self.refuse_right(right));
+        }
+    }
+
+    /// Of messages of a node that was lost, those through `through` that have not come will not.
+    pub(super) fn skip(&mut self, from: NodeId, port: PortId, through: u64) {
+        let Some(known) = self.known.get_mut(&port) else {
+            self.send(from, Packet::Dead { port });
+            return;
+        };
+        match &mut known.place {
+            Place::Here(body) => {
+                let holder = body.holder(from);
+                holder.next = holder.next.max(through + 1);
+                let first = body.queue.iter().find_map(|queued| match queued.source {
+                    Source::Flow(origin, sequence) if origin == from => Some(sequence),
+                    Source::Flow(..) | Source::Local | Source::Once => None,
+                });
+                let lost = first.unwrap_or(through + 1);
+                if lost > 0 {
+                    self.accept(from, port, lost - 1, true);
+                }
+                self.todo.rooms.insert(port);
+            }
+            Place::Leaving { asking, .. } => _ = asking.insert(from),
+            Place::At(node) => {
+                let to = *node;
+                self.send(from, Packet::Moved { port, to });
+            }
+        }
+    }
+}

@@ -1,0 +1,97 @@
+//! Receive rights in each other's queues.
+//!
+//! A port whose receive right is in a message can be received from only once that message was. If the message
+//! is for a port that is itself in a message, and so on until the first port comes again, nothing of this can
+//! ever be received: Mach destroys such rights. Here the ports of a circle may be on several nodes, and on
+//! the move. Whoever sends a receive right off has the way searched along which it would have to be received:
+//! first a walk that notes each port with the number of its journey, then, if the walk comes back to where it
+//! began, a second one along the same ports. If no port has been received meanwhile, all were in each other
+//! between the walks, and remain so: one of them is destroyed, which opens the circle. The last right that
+//! closes a circle finds it. A search goes by the links that the ports go by, behind them.
+
+use crate::known::Place;
+use crate::wire::{JOURNEYS_MAX, Journey, Packet};
+
+use super::Engine;
+use crate::body::{Body, HeldRight, Parcel};
+use crate::id::PortId;
+
+impl Engine {
+    /// A receive right goes off in a message for that port.
+    pub(super) fn sets_out(&mut self, port: PortId, into: PortId) {
+        if let Some(body) = self.body(port) {
+            body.into = Some(into);
+            self.todo.circles.insert(port);
+        }
+    }
+
+    /// The same for all receive rights of a message.
+    pub(super) fn ports_set_out(&mut self, rights: &[HeldRight], into: PortId) {
+        for right in rights {
+            if let HeldRight::Receive(port, _) = right {
+                self.sets_out(*port, into);
+            }
+        }
+    }
+
+    /// A long message for that port has begun to come, with receive rights.
+    pub(super) fn ports_are_in(&mut self, parcel: &Parcel, into: PortId) {
+        for right in &parcel.rights {
+            if let HeldRight::Receive(port, _) = right
+                && let Some(body) = self.body(*port)
+            {
+                body.into = Some(into);
+            }
+        }
+    }
+
+    /// The port of a receive right in a message, unless it was taken out of that message, in which case the
+    /// right is nothing any more.
+    pub(super) fn body_in_transit(&mut self, port: PortId, journey: u64) -> Option<&mut Body> {
+        self.body(port).filter(|body| body.in_transit && body.journey == journey)
+    }
+
+    /// Walks from the port to the one that it is in, and on: `path` is the way up to here, of which the first
+    /// `again` have been passed twice; 0 on the first walk.
+    pub(super) fn search_circle(&mut self, from: PortId, mut path: Vec<Journey>, mut again: u32) {
+        let mut port = from;
+        loop {
+            let Some(known) = self.known.get(&port) else { return };
+            let body = match &known.place {
+                Place::Here(body) => body,
+                Place::Leaving { to: node, .. } | Place::At(node) => {
+                    let node = *node;
+                    self.send(node, Packet::Circle { port, path, again });
+                    return;
+                }
+            };
+            let (true, Some(into)) = (body.in_transit, body.into) else { return };
+            let here = Journey { port, number: body.journey };
+            let first = path.first().copied();
+            if again > 0 || first == Some(here) {
+                if path.get(again as usize) != Some(&here) {
+                    return;
+                }
+                again += 1;
+                if again as usize == path.len() {
+                    self.destroy_receive(port);
+                    return;
+                }
+            } else if path.iter().any(|passed| passed.port == port) || path.len() == JOURNEYS_MAX {
+                // A circle that the first port only leads to is found by its own.
+                return;
+            } else {
+                path.push(here);
+            }
+            port = into;
+        }
+    }
+
+    /// What was being searched by a node that has died is searched again.
+    pub(super) fn search_circles_anew(&mut self) {
+        let in_transit = |body: &Body| body.in_transit && body.into.is_some();
+        let ports = self.known.iter().filter(|(_, known)| known.body().is_some_and(in_transit));
+        let ports: Vec<_> = ports.map(|(port, _)| *port).collect();
+        self.todo.circles.extend(ports);
+    }
+}

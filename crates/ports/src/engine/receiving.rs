@@ -1,0 +1,203 @@
+//! The receiver's side: from the queue to the program.
+
+use crate::body::{HeldRight, Parcel, Queued, Source};
+use crate::effect::{Outcome, Patience};
+use crate::error::PortError;
+use crate::id::{Name, PortId, Ticket};
+use crate::message::{Received, RightKind, RightReceived};
+use crate::names::Entry;
+
+use super::Engine;
+
+/// A thread that waits for a message.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Receiver {
+    ticket: Ticket,
+    from: Name,
+    bytes_max: Option<u64>,
+}
+
+impl Engine {
+    pub(super) fn receive_call(
+        &mut self,
+        ticket: Ticket,
+        from: Name,
+        bytes_max: Option<u64>,
+        patience: Patience,
+    ) -> Option<Result<Outcome, PortError>> {
+        let ports: Vec<PortId> = match self.names.get(from) {
+            Err(error) => return Some(Err(error)),
+            Ok(Entry::Port { port, receive: true, .. }) => {
+                if self.names.set_of(*port).is_some() {
+                    // Mach: a member of a set is received from by the set alone.
+                    return Some(Err(PortError::InvalidRight));
+                }
+                vec![*port]
+            }
+            Ok(Entry::Set { members }) => members.iter().copied().collect(),
+            Ok(_) => return Some(Err(PortError::InvalidRight)),
+        };
+        // Of the members of a set that one comes first which was served least recently, so that none starves.
+        let served = |port: &PortId| {
+            let body = self.known.get(port).and_then(|known| known.body())?;
+            (!body.queue.is_empty()).then_some((body.served, *port))
+        };
+        if let Some((_, port)) = ports.iter().filter_map(served).min() {
+            return Some(self.take_first(port, bytes_max));
+        }
+        match patience {
+            Patience::None => return Some(Err(PortError::ReceiveTimedOut)),
+            Patience::Until(deadline) => _ = self.deadlines.insert((deadline, ticket)),
+            Patience::Endless => {}
+        }
+        self.receivers.insert(self.next_receiver, Receiver { ticket, from, bytes_max });
+        self.next_receiver += 1;
+        None
+    }
+
+    /// A message is in the queue: it goes to who has waited longest, if anybody has.
+    pub(super) fn enqueue(&mut self, port: PortId, source: Source, parcel: Parcel, reserved_bytes: u64) {
+        let Some(body) = self.body(port) else {
+            self.release_memory(reserved_bytes);
+            self.todo.parcels.push(parcel);
+            return;
+        };
+        body.queue.push_back(Queued { source, parcel, reserved_bytes });
+        self.todo.services |= port == PortId::NAME_SERVICE;
+        self.hand_out(port);
+    }
+
+    /// Gives messages to threads that wait for them.
+    pub(super) fn hand_out(&mut self, port: PortId) {
+        if !self.names.receives(port) {
+            return;
+        }
+        let (own, set) = (self.names.of_port(port), self.names.set_of(port));
+        let wanted = if set.is_some() { set } else { own };
+        while self.known.get(&port).and_then(|known| known.body()).is_some_and(|body| !body.queue.is_empty())
+            && let Some((&order, &receiver)) =
+                self.receivers.iter().find(|(_, receiver)| Some(receiver.from) == wanted)
+        {
+            self.receivers.remove(&order);
+            self.deadlines.retain(|(_, waiting)| *waiting != receiver.ticket);
+            let result = self.take_first(port, receiver.bytes_max);
+            self.complete(receiver.ticket, result);
+        }
+    }
+
+    /// Takes the first message off the queue, if it fits.
+    fn take_first(&mut self, port: PortId, bytes_max: Option<u64>) -> Result<Outcome, PortError> {
+        let name = self.names.of_port(port).ok_or(PortError::InvalidName)?;
+        self.served += 1;
+        let served = self.served;
+        let body = self.body(port).ok_or(PortError::InvalidRight)?;
+        let first = body.queue.front().ok_or(PortError::ReceiveTimedOut)?;
+        let needed_bytes = first.parcel.data_bytes();
+        if bytes_max.is_some_and(|limit| needed_bytes > limit) {
+            return Err(PortError::ReceiveTooLarge { needed_bytes });
+        }
+        body.served = served;
+        let Queued { source, parcel, reserved_bytes } =
+            body.queue.pop_front().ok_or(PortError::ReceiveTimedOut)?;
+        self.release_memory(reserved_bytes);
+        self.taken(port, source);
+        Ok(Outcome::Received(Box::new(self.unpack_rights(name, parcel))))
+    }
+
+    /// A message is off the queue: its sender hears of it (section 5.4), and there is room.
+    pub(super) fn taken(&mut self, port: PortId, source: Source) {
+        if let Source::Flow(origin, sequence) = source {
+            let half = u64::from(self.config.queue_limit / 2).max(1);
+            if let Some(body) = self.body(port) {
+                body.holder(origin).taken = sequence + 1;
+            }
+            self.accept(origin, port, sequence, (sequence + 1).is_multiple_of(half));
+        }
+        self.todo.rooms.insert(port);
+        self.todo.holdings.insert(port);
+    }
+
+    fn unpack_rights(&mut self, port: Name, parcel: Parcel) -> Received {
+        let mut rights: Vec<_> = parcel.rights.into_iter().map(|right| self.name_right(right)).collect();
+        let reply = parcel.has_reply.then(|| rights.remove(0));
+        let Parcel { id, types, inline, regions, released, sender, .. } = parcel;
+        Received { port, sender, id, types, inline, regions, reply, rights, released }
+    }
+
+    /// A right that has come gets a name: the one that denotes rights to the port already, but a send-once
+    /// right always its own.
+    pub(super) fn name_right(&mut self, right: HeldRight) -> RightReceived {
+        let dead = |engine: &mut Engine| {
+            let name = engine.names.add(Entry::Dead { references: 1 });
+            RightReceived { name, kind: RightKind::Dead }
+        };
+        match right {
+            HeldRight::Dead => dead(self),
+            HeldRight::Send(port) => {
+                if !self.known.contains_key(&port) {
+                    return dead(self);
+                }
+                let (name, _, send) = self.names.port_entry(port);
+                *send += 1;
+                self.release_send(port);
+                RightReceived { name, kind: RightKind::Send }
+            }
+            HeldRight::Once(once) => {
+                if !self.known.contains_key(&once.port) {
+                    return dead(self);
+                }
+                let name = self.names.add(Entry::Once { once, dead_name: None });
+                RightReceived { name, kind: RightKind::SendOnce }
+            }
+            HeldRight::Receive(port, journey) => {
+                let Some(body) = self.body_in_transit(port, journey) else { return dead(self) };
+                (body.in_transit, body.into) = (false, None);
+                let (name, receive, _) = self.names.port_entry(port);
+                *receive = true;
+                self.todo.holdings.insert(port);
+                RightReceived { name, kind: RightKind::Receive }
+            }
+        }
+    }
+
+    /// Threads that wait for a port whose receive right goes away.
+    pub(super) fn fail_receivers(&mut self, port: PortId) {
+        if let Some(name) = self.names.of_port(port) {
+            self.fail_receivers_of(name);
+        }
+    }
+
+    pub(super) fn fail_receivers_of(&mut self, name: Name) {
+        let waiting: Vec<_> = self
+            .receivers
+            .iter()
+            .filter(|(_, receiver)| receiver.from == name)
+            .map(|(order, _)| *order)
+            .collect();
+        for order in waiting {
+            let Some(receiver) = self.receivers.remove(&order) else { continue };
+            self.deadlines.retain(|(_, ticket)| *ticket != receiver.ticket);
+            self.complete(receiver.ticket, Err(PortError::ReceiveRightGone));
+        }
+    }
+
+    /// Takes a receive right out of its set.
+    pub(super) fn leave_sets(&mut self, port: PortId) {
+        if let Some(set) = self.names.set_of(port)
+            && let Ok(Entry::Set { members }) = self.names.get_mut(set)
+        {
+            members.remove(&port);
+        }
+    }
+
+    /// Ends a call that waits: with this error, or with that of a time-out.
+    pub(super) fn give_up(&mut self, ticket: Ticket, error: Option<PortError>) {
+        self.deadlines.retain(|(_, waiting)| *waiting != ticket);
+        if let Some((&order, _)) = self.receivers.iter().find(|(_, receiver)| receiver.ticket == ticket) {
+            self.receivers.remove(&order);
+            self.complete(ticket, Err(error.unwrap_or(PortError::ReceiveTimedOut)));
+        } else if self.stop_waiting_for_room(ticket) {
+            self.complete(ticket, Err(error.unwrap_or(PortError::SendTimedOut)));
+        }
+    }
+}

@@ -1,0 +1,680 @@
+//! The sender's side: from the program's message to the port's queue.
+
+use crate::body::{HeldRight, Owed, Parcel, Source};
+use crate::effect::{Outcome, Patience};
+use crate::error::PortError;
+use crate::id::{Name, Once, PortId, Ticket};
+use crate::known::{Blocked, Flow, Item, Place, Stage, Then, Way};
+use crate::message::{Disposition, Message, RightToSend};
+use crate::names::Entry;
+use crate::wire::{FlowKey, Head, ITEMS_MAX, Load, Packet, RELEASED_BYTES_MAX};
+
+use super::Engine;
+use super::admitting::Asked;
+use hiroba_base::NodeId;
+
+/// Where a message goes, as its sender named it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Destination {
+    Port(PortId),
+    Once(Once),
+}
+
+impl Engine {
+    pub(super) fn send_call(
+        &mut self,
+        ticket: Ticket,
+        to: RightToSend,
+        message: Message,
+        patience: Patience,
+        notify: Option<RightToSend>,
+    ) -> Option<Result<Outcome, PortError>> {
+        let good = self.check_message(to, &message, notify);
+        let destination = match good {
+            Ok(destination) => destination,
+            Err(error) => return Some(Err(error)),
+        };
+        if !self.must_wait(destination) {
+            // First this: what follows may end calls of those who receive the message.
+            self.complete(ticket, Ok(Outcome::Done));
+            self.send_now(to, message);
+            return None;
+        }
+        let Destination::Port(port) = destination else { unreachable!("send-once rights need no room") };
+        let flow = self.flows.entry(FlowKey::Own(port)).or_default();
+        if let Some(notify) = notify {
+            if flow.notify.is_some() {
+                return Some(Err(PortError::NotifyInProgress));
+            }
+            let Ok(HeldRight::Once(once)) = self.take_right(notify) else { unreachable!("it was checked") };
+            self.flows.entry(FlowKey::Own(port)).or_default().notify = Some((to.name, once));
+            self.todo.flows.insert(FlowKey::Own(port));
+            self.complete(ticket, Ok(Outcome::WillNotify));
+            self.send_now(to, message);
+            return None;
+        }
+        self.block(ticket, port, Blocked { ticket, to, message, then: None }, patience)
+    }
+
+    /// Lets a thread wait for room, if it has the patience.
+    pub(super) fn block(
+        &mut self,
+        ticket: Ticket,
+        port: PortId,
+        blocked: Blocked,
+        patience: Patience,
+    ) -> Option<Result<Outcome, PortError>> {
+        match patience {
+            Patience::None => return Some(Err(PortError::SendTimedOut)),
+            Patience::Until(deadline) => _ = self.deadlines.insert((deadline, ticket)),
+            Patience::Endless => {}
+        }
+        self.flows.entry(FlowKey::Own(port)).or_default().blocked.push_back(blocked);
+        self.park_own_threads(port);
+        None
+    }
+
+    /// Sends what was checked.
+    pub(super) fn send_now(&mut self, to: RightToSend, message: Message) {
+        let wanted: Vec<_> = message.reply.iter().chain(&message.rights).copied().collect();
+        let has_reply = message.reply.is_some();
+        let take = |engine: &mut Engine, right| engine.take_right(right).expect("the message was checked");
+        // In the order in which they were checked: the header's rights before those of the body.
+        let destination = take(self, to);
+        let rights: Vec<_> = wanted.into_iter().map(|right| take(self, right)).collect();
+        if let HeldRight::Send(port) | HeldRight::Once(Once { port, .. }) = destination {
+            self.ports_set_out(&rights, port);
+        }
+        let Message { id, types, inline, regions, released, told, .. } = message;
+        let (sender, owed) = (self.me, Owed::ToAllBut(told));
+        let parcel = Parcel { id, types, inline, regions, has_reply, rights, released, sender, owed };
+        match destination {
+            HeldRight::Send(port) => self.send_parcel(port, parcel),
+            HeldRight::Once(once) => self.send_by_once(once, parcel),
+            HeldRight::Dead | HeldRight::Receive(..) => unreachable!("the message was checked"),
+        }
+    }
+
+    /// The destination's send right is in the keeping of the engine.
+    pub(super) fn send_parcel(&mut self, port: PortId, parcel: Parcel) {
+        let key = FlowKey::Own(port);
+        let is_here = self.known.get(&port).is_some_and(|known| known.body().is_some());
+        let leftovers = self.flows.get(&key).is_some_and(|flow| !flow.items.is_empty());
+        if is_here && !leftovers {
+            // The message itself stands for the right while it is in the queue.
+            self.release_send(port);
+            self.enqueue(port, Source::Local, parcel, 0);
+            return;
+        }
+        let (me, flow) = (self.me, self.flows.entry(key).or_default());
+        let number = flow.next_number;
+        flow.next_number += 1;
+        let (stage, parcel) = (Stage::Unsent, Some(parcel));
+        flow.items.push_back(Item {
+            number,
+            origin: me,
+            sequence: number,
+            stage,
+            parcel,
+            ways: Vec::new(),
+            by_once: false,
+        });
+        self.todo.flows.insert(key);
+    }
+
+    /// Sends by a send-once right that is in the keeping of the engine.
+    pub(super) fn send_by_once(&mut self, once: Once, parcel: Parcel) {
+        let Some(known) = self.known.get_mut(&once.port) else {
+            self.todo.parcels.push(parcel);
+            return;
+        };
+        if let Some(body) = known.body_mut() {
+            body.onces.remove(&once.serial);
+            self.enqueue(once.port, Source::Once, parcel, 0);
+            return;
+        }
+        let key = FlowKey::Once(once.port, once.serial);
+        let (number, sequence, origin) = (0, 0, self.me);
+        let (stage, parcel) = (Stage::Unsent, Some(parcel));
+        let item = Item { number, origin, sequence, stage, parcel, ways: Vec::new(), by_once: false };
+        self.flows
+            .insert(key, Flow { items: [item].into(), hop: once.hop, next_number: 1, ..Flow::default() });
+        self.todo.flows.insert(key);
+    }
+
+    /// Whether the destination exists, the message describes itself rightly, and its rights are the caller's.
+    pub(super) fn check_message(
+        &self,
+        to: RightToSend,
+        message: &Message,
+        notify: Option<RightToSend>,
+    ) -> Result<Destination, PortError> {
+        let typed: u64 =
+            message.types.iter().map(|typed| u64::from(typed.element_bytes) * u64::from(typed.count)).sum();
+        let counts = [message.types.len(), message.regions.len(), message.rights.len() + 1];
+        let good = typed == message.inline.len() as u64
+            && u32::try_from(message.inline.len()).is_ok()
+            && counts.into_iter().all(|count| count <= ITEMS_MAX)
+            && message.released.len() <= RELEASED_BYTES_MAX;
+        if !good {
+            return Err(PortError::InvalidMessage);
+        }
+        let (limit_bytes, got_bytes) = (self.config.message_bytes_max, message.data_bytes());
+        if got_bytes > limit_bytes {
+            return Err(PortError::MessageTooLarge { limit_bytes, got_bytes });
+        }
+        let destination = match self.names.get(to.name)? {
+            Entry::Dead { .. } => return Err(PortError::DeadDestination),
+            Entry::Port { port, .. } => match to.disposition {
+                Disposition::MakeSendOnce => None,
+                Disposition::CopySend | Disposition::MoveSend | Disposition::MakeSend => {
+                    Some(Destination::Port(*port))
+                }
+                Disposition::MoveReceive | Disposition::MoveSendOnce => return Err(PortError::InvalidRight),
+            },
+            Entry::Once { once, .. } => Some(Destination::Once(*once)),
+            Entry::Set { .. } => return Err(PortError::InvalidRight),
+        };
+        let all: Vec<_> =
+            [to].iter().chain(&message.reply).chain(&message.rights).chain(&notify).copied().collect();
+        self.check_rights(&all)?;
+        if message.reply.is_some_and(|reply| reply.disposition == Disposition::MoveReceive) {
+            return Err(PortError::InvalidRight);
+        }
+        let is_once = |right: &RightToSend| {
+            matches!(right.disposition, Disposition::MakeSendOnce | Disposition::MoveSendOnce)
+        };
+        if notify.is_some_and(|notify| !is_once(&notify)) {
+            return Err(PortError::InvalidRight);
+        }
+        // A right that is made for this message has no number yet; nothing waits for it.
+        let fresh = Once { port: PortId::NAME_SERVICE, serial: u64::MAX, hop: 0 };
+        Ok(destination.unwrap_or(Destination::Once(fresh)))
+    }
+
+    /// Whether the queue, or this node's part of it, is full, or others have waited for longer.
+    pub(super) fn must_wait(&self, destination: Destination) -> bool {
+        let Destination::Port(port) = destination else { return false };
+        let flow = self.flows.get(&FlowKey::Own(port));
+        if flow.is_some_and(|flow| !flow.blocked.is_empty()) {
+            return true;
+        }
+        let items = flow.map_or(0, |flow| flow.items.len());
+        let limit = self.config.queue_limit as usize;
+        match self.known.get(&port).map(|known| &known.place) {
+            Some(Place::Here(body)) if items == 0 => !body.has_room() || !body.parked.is_empty(),
+            // The sender's copy of the queue (section 5.4).
+            Some(_) => items >= limit,
+            None => false,
+        }
+    }
+
+    /// Sends of a flow what may go now: requests of small messages one behind the other; a long one by
+    /// itself.
+    pub(super) fn pump(&mut self, key: FlowKey) {
+        let Some(to) = self.place_of(key.port()) else { return };
+        let is_leaving = matches!(self.known[&key.port()].place, Place::Leaving { .. });
+        // What a former node of the port has permitted goes there in any case.
+        let can_ask = !is_leaving && (to == self.me || !self.is_gone(to));
+        if matches!(key, FlowKey::Once(..)) && to == self.me && can_ask && self.once_came_home(key) {
+            return;
+        }
+        if to == self.me && can_ask {
+            self.deliver_here(key);
+        }
+        let mut at = 0;
+        while let Some(flow) = self.flows.get(&key)
+            && let Some(item) = flow.items.get(at)
+        {
+            let is_long = item.parcel.as_ref().is_some_and(|parcel| self.is_long(parcel));
+            match item.stage {
+                Stage::Queued(_) => {}
+                // What stands behind a long message waits until its last piece has gone: the link keeps the
+                // order.
+                Stage::Requested(_) if is_long => break,
+                Stage::Requested(_) => {}
+                Stage::Permitted { .. } => {
+                    if !self.send_pieces(key, at) {
+                        break;
+                    }
+                }
+                Stage::Unsent => {
+                    let is_out = |item: &&Item| matches!(item.stage, Stage::Requested(_));
+                    let out = flow.items.iter().filter(is_out).count();
+                    if !can_ask || to == self.me || flow.waiting || out >= self.config.requests_max {
+                        break;
+                    }
+                    self.request(key, at, to);
+                    if is_long {
+                        break;
+                    }
+                }
+            }
+            at += 1;
+        }
+        self.admit_own_threads(key);
+    }
+
+    /// What was on its way to a port that has come here: it goes into the queue in its turn.
+    fn deliver_here(&mut self, key: FlowKey) {
+        let (me, port) = (self.me, key.port());
+        while let Some(flow) = self.flows.get(&key)
+            && !flow.waiting
+            && let Some(at) = flow.items.iter().position(|item| item.stage == Stage::Unsent)
+        {
+            let is_behind = flow.items.iter().take(at).any(|item| !matches!(item.stage, Stage::Queued(_)));
+            let Item { number, origin, sequence, by_once, .. } = flow.items[at];
+            let asked = Asked { from: me, flow: key, number, origin, sequence, hop: u32::from(by_once) };
+            if is_behind {
+                return;
+            }
+            if !self.is_in_turn(&asked) {
+                self.flows.get_mut(&key).expect("the flow is looked at").waiting = true;
+                self.park(asked.parked(None));
+                return;
+            }
+            self.count_in(&asked);
+            let item = self.item_at(key, at);
+            item.stage = Stage::Queued(me);
+            let parcel = item.parcel.take().expect("a message that was not sent is here");
+            self.release_send(port);
+            if matches!(key, FlowKey::Relay(_)) {
+                self.drop_item(key, at);
+                if !by_once && origin != me {
+                    self.send(origin, Packet::Relayed { port, sequence, at: me });
+                }
+            }
+            self.enqueue(port, asked.source(), parcel, 0);
+            self.todo.rooms.insert(port);
+        }
+    }
+
+    pub(super) fn is_long(&self, parcel: &Parcel) -> bool {
+        let carries_port = parcel.rights.iter().any(|right| matches!(right, HeldRight::Receive(..)));
+        carries_port || parcel.data_bytes() + parcel.released.len() as u64 > self.config.ride_bytes as u64
+    }
+
+    /// Section 5.2, (A): asks for room; a small message rides on that.
+    fn request(&mut self, key: FlowKey, at: usize, to: NodeId) {
+        let Some(flow) = self.flows.get_mut(&key) else { return };
+        let item = &mut flow.items[at];
+        let hop = if matches!(key, FlowKey::Relay(_)) { u32::from(item.by_once) } else { flow.hop };
+        let (number, origin, sequence) = (item.number, item.origin, item.sequence);
+        item.stage = Stage::Requested(to);
+        let parcel = item.parcel.take().expect("a message that was not sent is here");
+        if self.is_long(&parcel) {
+            let load = Load::Bytes(parcel.data_bytes());
+            self.send(to, Packet::Request { flow: key, number, origin, sequence, hop, load });
+        } else {
+            let (head, ways) = self.head_of(&parcel, to);
+            let data = concatenated(&parcel);
+            let load = Load::Whole { head, released: &parcel.released, data: &data };
+            let request = Packet::Request { flow: key, number, origin, sequence, hop, load };
+            self.send_owing(to, request, parcel.owes(to));
+            self.item_at(key, at).ways = ways;
+        }
+        self.item_at(key, at).parcel = Some(parcel);
+    }
+
+    fn item_at(&mut self, key: FlowKey, at: usize) -> &mut Item {
+        &mut self.flows.get_mut(&key).expect("the flow is being sent").items[at]
+    }
+
+    fn head_of(&mut self, parcel: &Parcel, to: NodeId) -> (Head, Vec<Way>) {
+        let (rights, ways) = parcel.rights.iter().map(|right| self.send_right_off(*right, to)).unzip();
+        let head = Head {
+            id: parcel.id,
+            types: parcel.types.clone(),
+            inline_bytes: parcel.inline.len() as u32,
+            region_bytes: parcel.regions.iter().map(|region| region.len() as u64).collect(),
+            has_reply: parcel.has_reply,
+            rights,
+            sender: parcel.sender,
+        };
+        (head, ways)
+    }
+
+    /// (C) to (H): the head, then pieces, as many as the window lets. True when all are gone.
+    fn send_pieces(&mut self, key: FlowKey, at: usize) -> bool {
+        let window = (self.config.piece_bytes * self.config.window_pieces) as u64;
+        let item = self.item_at(key, at);
+        let Stage::Permitted { at: to, begun, mut sent, came } = item.stage else { return false };
+        let number = item.number;
+        if !begun {
+            let parcel = item.parcel.take().expect("a message that is being sent is here");
+            // A port does not follow a node into its death.
+            let can_go = self.ports_can_leave(&parcel) && !self.is_gone(to);
+            if can_go {
+                let (head, ways) = self.head_of(&parcel, to);
+                let begin = Packet::Begin { flow: key, number, head, released: &parcel.released };
+                self.send_owing(to, begin, parcel.owes(to));
+                self.item_at(key, at).ways = ways;
+            }
+            self.item_at(key, at).parcel = Some(parcel);
+            if !can_go {
+                return false;
+            }
+        }
+        let item = self.item_at(key, at);
+        let parcel = item.parcel.take().expect("a message that is being sent is here");
+        let total = parcel.data_bytes();
+        while sent < total && sent < came + window {
+            let bytes = piece(&parcel, sent, self.config.piece_bytes);
+            self.send(to, Packet::Data { flow: key, number, offset: sent, bytes });
+            sent += bytes.len() as u64;
+        }
+        let item = self.item_at(key, at);
+        item.parcel = Some(parcel);
+        item.stage = Stage::Permitted { at: to, begun: true, sent, came };
+        sent == total
+    }
+
+    /// The item of a flow that an answer is about, if it stands as the answer says.
+    fn find(&mut self, key: FlowKey, number: u64) -> Option<(usize, &mut Item)> {
+        let items = &mut self.flows.get_mut(&key)?.items;
+        items.iter_mut().enumerate().find(|(_, item)| item.number == number)
+    }
+
+    /// (I): the message is in the queue.
+    pub(super) fn message_queued(&mut self, from: NodeId, key: FlowKey, number: u64) {
+        let Some((at, item)) = self.find(key, number) else { return };
+        let awaited = match item.stage {
+            Stage::Requested(node) | Stage::Permitted { at: node, .. } => node == from,
+            Stage::Unsent | Stage::Queued(_) => false,
+        };
+        if !awaited {
+            return;
+        }
+        item.stage = Stage::Queued(from);
+        let (origin, sequence, by_once) = (item.origin, item.sequence, item.by_once);
+        self.close_item(key, at);
+        if let FlowKey::Relay(port) = key
+            && !by_once
+            && origin != from
+        {
+            self.send(origin, Packet::Relayed { port, sequence, at: from });
+        }
+        if !matches!(key, FlowKey::Own(_)) {
+            self.drop_item(key, at);
+        }
+        self.todo.flows.insert(key);
+    }
+
+    /// The message has left this node's keeping, with its rights and the right that it was sent by.
+    pub(super) fn close_item(&mut self, key: FlowKey, at: usize) {
+        let item = self.item_at(key, at);
+        let (parcel, ways) = (item.parcel.take(), core::mem::take(&mut item.ways));
+        for way in ways {
+            self.grant_answered(way);
+        }
+        let Some(parcel) = parcel else { return };
+        for right in parcel.rights {
+            if let HeldRight::Send(port) = right {
+                self.release_send(port);
+            }
+        }
+        if !matches!(key, FlowKey::Once(..)) {
+            self.release_send(key.port());
+        }
+    }
+
+    pub(super) fn drop_item(&mut self, key: FlowKey, at: usize) {
+        let Some(flow) = self.flows.get_mut(&key) else { return };
+        flow.items.remove(at);
+        if flow.items.is_empty() && !matches!(key, FlowKey::Own(_)) {
+            self.flows.remove(&key);
+        }
+    }
+
+    /// Not now. The message is here still, and its rights come back.
+    pub(super) fn told_to_wait(&mut self, from: NodeId, key: FlowKey, number: u64) {
+        let is_still_there = self.place_of(key.port()) == Some(from);
+        if self.take_back(from, key, number)
+            && let Some(flow) = self.flows.get_mut(&key)
+        {
+            // What the port's former node says has no end: the present one is asked.
+            flow.waiting |= is_still_there;
+            self.todo.flows.insert(key);
+        }
+    }
+
+    /// A request was refused: whether it was out.
+    fn take_back(&mut self, from: NodeId, key: FlowKey, number: u64) -> bool {
+        let Some((at, item)) = self.find(key, number) else { return false };
+        if item.stage != Stage::Requested(from) {
+            return false;
+        }
+        item.stage = Stage::Unsent;
+        self.take_rights_back(key, at, from);
+        true
+    }
+
+    /// The rights of a message that was refused.
+    pub(super) fn take_rights_back(&mut self, key: FlowKey, at: usize, from: NodeId) {
+        let ways = core::mem::take(&mut self.item_at(key, at).ways);
+        for (index, way) in ways.into_iter().enumerate() {
+            let hop = self.right_came_back(way, from);
+            if let (Some(hop), Some(parcel)) = (hop, &mut self.item_at(key, at).parcel)
+                && let HeldRight::Once(once) = &mut parcel.rights[index]
+            {
+                once.hop = hop;
+            }
+        }
+    }
+
+    pub(super) fn told_to_go_on(&mut self, key: FlowKey) {
+        if let Some(flow) = self.flows.get_mut(&key) {
+            flow.waiting = false;
+            self.todo.flows.insert(key);
+        }
+    }
+
+    pub(super) fn permitted(&mut self, from: NodeId, key: FlowKey, number: u64) {
+        let Some((_, item)) = self.find(key, number) else { return };
+        if item.stage == Stage::Requested(from) {
+            item.stage = Stage::Permitted { at: from, begun: false, sent: 0, came: 0 };
+            self.told_to_go_on(key);
+        }
+    }
+
+    pub(super) fn more(&mut self, from: NodeId, key: FlowKey, number: u64, through: u64) {
+        let Some((_, item)) = self.find(key, number) else { return };
+        if let Stage::Permitted { at, sent, came, .. } = &mut item.stage
+            && *at == from
+        {
+            *came = through.clamp(*came, *sent);
+            self.todo.flows.insert(key);
+        }
+    }
+
+    /// The port's node knows of no such right: the message is destroyed.
+    pub(super) fn denied(&mut self, from: NodeId, key: FlowKey, number: u64) {
+        if self.take_back(from, key, number)
+            && let Some((at, _)) = self.find(key, number)
+        {
+            self.destroy_item(key, at);
+            self.drop_item(key, at);
+            self.todo.flows.insert(key);
+        }
+    }
+
+    /// A message that will not be sent.
+    pub(super) fn destroy_item(&mut self, key: FlowKey, at: usize) {
+        let parcel = self.item_at(key, at).parcel.take();
+        if let Some(parcel) = parcel {
+            self.todo.parcels.push(parcel);
+            if !matches!(key, FlowKey::Once(..)) {
+                self.release_send(key.port());
+            }
+        }
+    }
+
+    /// The receivers have taken messages off the queue: there is room in the sender's copy of it.
+    pub(super) fn messages_accepted(&mut self, port: PortId, through: u64) {
+        let key = FlowKey::Own(port);
+        while let Some(flow) = self.flows.get(&key)
+            && flow.items.front().is_some_and(|item| item.sequence <= through && item.stage != Stage::Unsent)
+        {
+            self.close_item(key, 0);
+            self.drop_item(key, 0);
+            self.todo.flows.insert(key);
+        }
+    }
+
+    /// The one message of a send-once right whose port has come to this node meanwhile.
+    fn once_came_home(&mut self, key: FlowKey) -> bool {
+        let FlowKey::Once(port, serial) = key else { return false };
+        let unsent = self
+            .flows
+            .get(&key)
+            .is_some_and(|flow| flow.items.iter().all(|item| item.stage == Stage::Unsent));
+        let flow = if unsent { self.flows.remove(&key) } else { None };
+        let Some(mut flow) = flow else { return false };
+        if let Some(parcel) = flow.items.pop_front().and_then(|item| item.parcel) {
+            self.send_by_once(Once { port, serial, hop: flow.hop }, parcel);
+        }
+        true
+    }
+
+    /// Threads that wait, in their order, while there is room in this node's copy of the queue.
+    pub(super) fn admit_own_threads(&mut self, key: FlowKey) {
+        let FlowKey::Own(port) = key else { return };
+        let is_here = self.known.get(&port).is_some_and(|known| known.body().is_some());
+        let limit = self.config.queue_limit as usize;
+        loop {
+            let Some(flow) = self.flows.get(&key) else { return };
+            if is_here && flow.items.is_empty() {
+                self.park_own_threads(port);
+                break;
+            }
+            if flow.items.len() >= limit {
+                break;
+            }
+            if !self.admit_first_thread(port) {
+                break;
+            }
+        }
+        self.tell_accepting(port);
+        let Some(flow) = self.flows.get(&key) else { return };
+        let is_idle = flow.items.is_empty() && flow.blocked.is_empty() && flow.notify.is_none();
+        // The numbers go on where they were while the port is elsewhere.
+        if is_idle && flow.next_number == 0 {
+            self.flows.remove(&key);
+        }
+    }
+
+    /// Sends the message of the first thread that waits; false when none does.
+    pub(super) fn admit_first_thread(&mut self, port: PortId) -> bool {
+        let Some(flow) = self.flows.get_mut(&FlowKey::Own(port)) else { return false };
+        let Some(Blocked { ticket, to, message, then }) = flow.blocked.pop_front() else { return false };
+        self.deadlines.retain(|(_, waiting)| *waiting != ticket);
+        // The names may mean something else by now.
+        let checked = self.check_message(to, &message, None);
+        match checked {
+            Ok(Destination::Port(found)) if found == port => {
+                if then.is_none() {
+                    self.complete(ticket, Ok(Outcome::Done));
+                }
+                self.send_now(to, message);
+            }
+            Ok(_) => {
+                self.complete(ticket, Err(PortError::InvalidRight));
+                return true;
+            }
+            Err(error) => {
+                self.complete(ticket, Err(error));
+                return true;
+            }
+        }
+        if let Some(Then { from, bytes_max, patience }) = then
+            && let Some(result) = self.receive_call(ticket, from, bytes_max, patience)
+        {
+            self.complete(ticket, result);
+        }
+        true
+    }
+
+    /// Threads of the port's own node wait in the same line as other nodes do.
+    fn park_own_threads(&mut self, port: PortId) {
+        let (me, key) = (self.me, FlowKey::Own(port));
+        let waits =
+            self.flows.get(&key).is_some_and(|flow| !flow.blocked.is_empty() && flow.items.is_empty());
+        let Some(body) = self.body(port) else { return };
+        if waits
+            && !body
+                .parked
+                .iter()
+                .any(|parked| parked.from == me && parked.flow == key && parked.bytes.is_none())
+        {
+            body.parked.push_back(crate::body::Parked {
+                from: me,
+                flow: key,
+                origin: me,
+                sequence: 0,
+                number: 0,
+                bytes: None,
+                by_once: false,
+            });
+        }
+        self.todo.rooms.insert(port);
+    }
+
+    /// Tells who has asked that the port takes messages again.
+    pub(super) fn tell_accepting(&mut self, port: PortId) {
+        if self.must_wait(Destination::Port(port)) {
+            return;
+        }
+        let Some(flow) = self.flows.get_mut(&FlowKey::Own(port)) else { return };
+        if let Some((name, once)) = flow.notify.take() {
+            self.notify_accepted(name, once);
+        }
+    }
+
+    /// Ends a wait for room.
+    pub(super) fn stop_waiting_for_room(&mut self, ticket: Ticket) -> bool {
+        let holding =
+            self.flows.iter().find(|(_, flow)| flow.blocked.iter().any(|blocked| blocked.ticket == ticket));
+        let Some((&key, _)) = holding else { return false };
+        let Some(flow) = self.flows.get_mut(&key) else { return false };
+        flow.blocked.retain(|blocked| blocked.ticket != ticket);
+        self.todo.rooms.insert(key.port());
+        self.todo.flows.insert(key);
+        true
+    }
+
+    /// The name of a right for which threads wait, or messages are under way, does not matter here: names are
+    /// looked at again.
+    pub(super) fn fail_blocked(&mut self, port: PortId, error: PortError) {
+        let Some(flow) = self.flows.get_mut(&FlowKey::Own(port)) else { return };
+        for blocked in core::mem::take(&mut flow.blocked) {
+            self.deadlines.retain(|(_, waiting)| *waiting != blocked.ticket);
+            self.complete(blocked.ticket, Err(error));
+        }
+    }
+
+    pub(super) fn name_is(&self, name: Name, port: PortId) -> bool {
+        matches!(self.names.get(name), Ok(Entry::Port { port: found, .. }) if *found == port)
+    }
+}
+
+/// Inline data and regions, one after the other.
+fn concatenated(parcel: &Parcel) -> Vec<u8> {
+    let mut data = Vec::with_capacity(parcel.data_bytes() as usize);
+    data.extend_from_slice(&parcel.inline);
+    parcel.regions.iter().for_each(|region| data.extend_from_slice(region));
+    data
+}
+
+/// The piece that begins at `offset` of the data: at most `bytes_max` bytes of one region.
+fn piece(parcel: &Parcel, offset: u64, bytes_max: usize) -> &[u8] {
+    let mut start = 0;
+    for part in core::iter::once(&parcel.inline).chain(&parcel.regions) {
+        let end = start + part.len() as u64;
+        if offset < end {
+            let from = (offset - start) as usize;
+            return &part[from..part.len().min(from + bytes_max)];
+        }
+        start = end;
+    }
+    &[]
+}

@@ -1,0 +1,317 @@
+//! What random programs have found, shrunk: each failed before its fault was mended.
+
+use crate::random::{Op, run};
+use crate::simulator::Faithful;
+
+fn runs(nodes: u16, seed: u64, ops: &[Op]) {
+    let deaths = ops.iter().any(|op| matches!(op, Op::Kill { .. }));
+    assert_eq!(run(nodes, seed, deaths, ops, Box::new(Faithful)), Ok(()));
+}
+
+#[test]
+fn a_message_follows_those_that_wait() {
+    let ops = [
+        Op::Send { node: 118, to: 233, rights: vec![], size: 54, waits: 16 },
+        Op::GiveUp { node: 53, name: 0, whole: false },
+        Op::Send { node: 2, to: 48, rights: vec![], size: 0, waits: 4 },
+        Op::Send { node: 127, to: 68, rights: vec![], size: 0, waits: 0 },
+        Op::Send { node: 8, to: 0, rights: vec![(103, 203)], size: 0, waits: 0 },
+        Op::Allocate { node: 0 },
+        Op::Allocate { node: 0 },
+        Op::Allocate { node: 0 },
+    ];
+    runs(3, 0, &ops);
+}
+
+/// A right to it was on its way: what was counted before its death counts on.
+#[test]
+fn rights_to_a_dead_port_are_released_once_each() {
+    let ops = [
+        Op::Send { node: 26, to: 125, rights: vec![], size: 82, waits: 0 },
+        Op::GiveUp { node: 191, name: 5, whole: false },
+        Op::Receive { node: 3, from: 0, waits: false },
+        Op::Receive { node: 0, from: 0, waits: false },
+        Op::Receive { node: 0, from: 0, waits: true },
+        Op::Deliver { packets: 15 },
+        Op::Deliver { packets: 1 },
+        Op::GiveUp { node: 156, name: 191, whole: false },
+        Op::GiveUp { node: 15, name: 77, whole: false },
+        Op::Send { node: 15, to: 202, rights: vec![(253, 0)], size: 88, waits: 0 },
+        Op::Send { node: 6, to: 0, rights: vec![], size: 0, waits: 0 },
+        Op::Allocate { node: 0 },
+        Op::Send { node: 68, to: 30, rights: vec![(111, 0)], size: 0, waits: 0 },
+        Op::Receive { node: 163, from: 0, waits: true },
+        Op::Deliver { packets: 107 },
+        Op::Kill { node: 4 },
+        Op::Receive { node: 208, from: 0, waits: false },
+    ];
+    runs(5, 4_867_591_433_699_580_531, &ops);
+}
+
+#[test]
+fn a_port_that_died_is_known_again() {
+    let ops = [
+        Op::Deliver { packets: 1 },
+        Op::Deliver { packets: 1 },
+        Op::Deliver { packets: 1 },
+        Op::Receive { node: 0, from: 0, waits: true },
+        Op::Deliver { packets: 2 },
+        Op::GiveUp { node: 200, name: 1, whole: false },
+        Op::Send { node: 10, to: 229, rights: vec![(52, 43), (250, 103)], size: 0, waits: 4 },
+        Op::Deliver { packets: 53 },
+        Op::Receive { node: 18, from: 0, waits: true },
+        Op::NoSenders { node: 0, port: 0 },
+        Op::Send { node: 123, to: 33, rights: vec![], size: 114, waits: 20 },
+        Op::Send { node: 18, to: 0, rights: vec![], size: 0, waits: 0 },
+        Op::Receive { node: 129, from: 0, waits: false },
+        Op::Receive { node: 0, from: 0, waits: false },
+        Op::GiveUp { node: 6, name: 0, whole: false },
+        Op::Send { node: 13, to: 29, rights: vec![(221, 0)], size: 0, waits: 0 },
+        Op::Send { node: 3, to: 152, rights: vec![(10, 0)], size: 0, waits: 0 },
+        Op::Allocate { node: 2 },
+        Op::Receive { node: 185, from: 0, waits: true },
+    ];
+    runs(4, 6_308_576_214_997_345_390, &ops);
+}
+
+/// It cannot be enqueued, and closes a circle all the same.
+#[test]
+fn a_port_waits_for_room_in_its_own_queue() {
+    let ops = [
+        Op::Send { node: 255, to: 216, rights: vec![], size: 0, waits: 64 },
+        Op::Allocate { node: 109 },
+        Op::Send { node: 3, to: 49, rights: vec![], size: 0, waits: 172 },
+        Op::Send { node: 28, to: 84, rights: vec![(198, 0)], size: 0, waits: 32 },
+        Op::NoSenders { node: 0, port: 0 },
+        Op::NoSenders { node: 1, port: 0 },
+        Op::Send { node: 97, to: 14, rights: vec![(14, 137)], size: 7, waits: 0 },
+        Op::Deliver { packets: 3 },
+        Op::Deliver { packets: 57 },
+        Op::Receive { node: 54, from: 0, waits: false },
+        Op::Receive { node: 15, from: 0, waits: false },
+        Op::Send { node: 0, to: 0, rights: vec![], size: 0, waits: 0 },
+        Op::Send { node: 68, to: 0, rights: vec![], size: 0, waits: 52 },
+        Op::Send { node: 47, to: 0, rights: vec![], size: 42, waits: 0 },
+        Op::Allocate { node: 4 },
+        Op::Allocate { node: 31 },
+        Op::Send { node: 21, to: 0, rights: vec![(83, 212)], size: 0, waits: 0 },
+    ];
+    runs(3, 373_143_611_164_137_207, &ops);
+}
+
+#[test]
+fn a_port_does_not_follow_a_node_into_its_death() {
+    let ops = [
+        Op::Receive { node: 0, from: 0, waits: false },
+        Op::Send { node: 0, to: 0, rights: vec![], size: 0, waits: 0 },
+        Op::Allocate { node: 5 },
+        Op::Send { node: 39, to: 6, rights: vec![(4, 0)], size: 0, waits: 140 },
+        Op::Kill { node: 77 },
+        Op::Send { node: 199, to: 2, rights: vec![(31, 152)], size: 0, waits: 0 },
+        Op::Send { node: 35, to: 0, rights: vec![], size: 0, waits: 52 },
+        Op::Allocate { node: 0 },
+        Op::Deliver { packets: 4 },
+        Op::Send { node: 115, to: 44, rights: vec![], size: 0, waits: 0 },
+        Op::Kill { node: 63 },
+        Op::Allocate { node: 0 },
+        Op::Allocate { node: 0 },
+        Op::Allocate { node: 0 },
+    ];
+    runs(5, 1_048_169_800_286_490_356, &ops);
+}
+
+#[test]
+fn who_relays_counts_as_a_sender_while_pieces_come() {
+    let ops = [
+        Op::NoSenders { node: 103, port: 0 },
+        Op::Send { node: 36, to: 0, rights: vec![], size: 198, waits: 20 },
+        Op::Send { node: 109, to: 0, rights: vec![(83, 200)], size: 0, waits: 0 },
+        Op::NoSenders { node: 0, port: 0 },
+        Op::Allocate { node: 0 },
+        Op::Allocate { node: 0 },
+        Op::Allocate { node: 0 },
+    ];
+    runs(2, 0, &ops);
+}
+
+#[test]
+fn messages_of_a_dead_node_keep_their_order_when_the_port_moves() {
+    let ops = [
+        Op::Send { node: 170, to: 66, rights: vec![], size: 0, waits: 44 },
+        Op::Receive { node: 0, from: 0, waits: false },
+        Op::NoSenders { node: 0, port: 0 },
+        Op::Send { node: 56, to: 0, rights: vec![(157, 0)], size: 0, waits: 0 },
+        Op::NoSenders { node: 19, port: 0 },
+        Op::Send { node: 86, to: 11, rights: vec![(101, 134)], size: 0, waits: 192 },
+        Op::Deliver { packets: 56 },
+        Op::Receive { node: 59, from: 0, waits: true },
+        Op::Send { node: 179, to: 0, rights: vec![(106, 35)], size: 0, waits: 8 },
+        Op::Deliver { packets: 0 },
+        Op::Deliver { packets: 5 },
+        Op::Allocate { node: 0 },
+        Op::Allocate { node: 0 },
+        Op::Allocate { node: 0 },
+        Op::NoSenders { node: 84, port: 0 },
+        Op::Deliver { packets: 1 },
+        Op::Send { node: 238, to: 29, rights: vec![], size: 0, waits: 0 },
+        Op::NoSenders { node: 12, port: 0 },
+        Op::NoSenders { node: 36, port: 0 },
+        Op::Allocate { node: 0 },
+        Op::Allocate { node: 0 },
+        Op::NoSenders { node: 4, port: 0 },
+        Op::Allocate { node: 0 },
+        Op::NoSenders { node: 4, port: 0 },
+        Op::Kill { node: 118 },
+        Op::Allocate { node: 0 },
+        Op::Deliver { packets: 2 },
+        Op::Allocate { node: 187 },
+        Op::Allocate { node: 0 },
+        Op::Allocate { node: 0 },
+        Op::Send { node: 179, to: 0, rights: vec![(39, 146)], size: 0, waits: 0 },
+    ];
+    runs(4, 12_665_551_099_544_908_808, &ops);
+}
+
+#[test]
+fn rights_in_a_message_to_a_dead_port_are_gone() {
+    let ops = [
+        Op::NoSenders { node: 128, port: 0 },
+        Op::Send { node: 0, to: 0, rights: vec![], size: 0, waits: 32 },
+        Op::Receive { node: 0, from: 0, waits: false },
+        Op::GiveUp { node: 179, name: 60, whole: false },
+        Op::Deliver { packets: 5 },
+        Op::Deliver { packets: 1 },
+        Op::GiveUp { node: 105, name: 235, whole: false },
+        Op::Allocate { node: 71 },
+        Op::Receive { node: 0, from: 0, waits: false },
+        Op::Allocate { node: 59 },
+        Op::Send { node: 94, to: 2, rights: vec![], size: 0, waits: 20 },
+        Op::GiveUp { node: 94, name: 165, whole: false },
+        Op::NoSenders { node: 0, port: 0 },
+        Op::Send { node: 57, to: 199, rights: vec![(3, 89)], size: 0, waits: 0 },
+        Op::GiveUp { node: 222, name: 0, whole: false },
+        Op::Allocate { node: 7 },
+        Op::GiveUp { node: 254, name: 0, whole: false },
+        Op::Allocate { node: 0 },
+    ];
+    runs(4, 6_593_724_063_905_820_048, &ops);
+}
+
+#[test]
+fn who_was_not_told_of_a_death_asks() {
+    let ops = [
+        Op::Receive { node: 0, from: 0, waits: true },
+        Op::Send { node: 126, to: 17, rights: vec![(45, 0)], size: 144, waits: 32 },
+        Op::NoSenders { node: 0, port: 0 },
+        Op::Allocate { node: 67 },
+        Op::Allocate { node: 9 },
+        Op::Deliver { packets: 3 },
+        Op::Allocate { node: 1 },
+        Op::Send { node: 67, to: 121, rights: vec![], size: 0, waits: 136 },
+        Op::Send { node: 36, to: 0, rights: vec![], size: 0, waits: 0 },
+        Op::Send { node: 17, to: 7, rights: vec![(6, 1), (163, 0)], size: 144, waits: 0 },
+        Op::Send { node: 46, to: 71, rights: vec![], size: 106, waits: 0 },
+        Op::Send { node: 146, to: 12, rights: vec![], size: 114, waits: 0 },
+        Op::Allocate { node: 47 },
+        Op::Send { node: 118, to: 104, rights: vec![(156, 71)], size: 60, waits: 180 },
+        Op::Deliver { packets: 145 },
+        Op::Receive { node: 81, from: 0, waits: true },
+        Op::Receive { node: 31, from: 0, waits: true },
+        Op::Send { node: 225, to: 86, rights: vec![(35, 128)], size: 1, waits: 0 },
+        Op::Deliver { packets: 16 },
+        Op::Send { node: 48, to: 0, rights: vec![], size: 50, waits: 68 },
+        Op::Allocate { node: 109 },
+        Op::Deliver { packets: 242 },
+        Op::GiveUp { node: 148, name: 73, whole: false },
+        Op::Allocate { node: 0 },
+        Op::Receive { node: 34, from: 0, waits: true },
+        Op::Deliver { packets: 29 },
+        Op::Deliver { packets: 119 },
+        Op::Kill { node: 18 },
+        Op::Allocate { node: 0 },
+    ];
+    runs(5, 2_403_473_303_363_753_410, &ops);
+}
+
+#[test]
+fn a_receive_ends_before_what_it_makes_room_for() {
+    let ops = [
+        Op::Send { node: 7, to: 2, rights: vec![], size: 84, waits: 0 },
+        Op::Allocate { node: 66 },
+        Op::Send { node: 76, to: 1, rights: vec![], size: 0, waits: 20 },
+        Op::Send { node: 0, to: 0, rights: vec![], size: 0, waits: 32 },
+        Op::Send { node: 4, to: 17, rights: vec![], size: 0, waits: 116 },
+        Op::Send { node: 40, to: 157, rights: vec![(215, 146)], size: 0, waits: 0 },
+        Op::Allocate { node: 63 },
+        Op::NoSenders { node: 0, port: 0 },
+        Op::Send { node: 167, to: 59, rights: vec![(39, 134)], size: 119, waits: 0 },
+        Op::Deliver { packets: 128 },
+        Op::Send { node: 41, to: 170, rights: vec![], size: 130, waits: 4 },
+        Op::Deliver { packets: 189 },
+        Op::Send { node: 91, to: 20, rights: vec![], size: 235, waits: 204 },
+        Op::Deliver { packets: 126 },
+        Op::Receive { node: 24, from: 0, waits: false },
+        Op::Receive { node: 53, from: 49, waits: true },
+        Op::Deliver { packets: 10 },
+        Op::Deliver { packets: 20 },
+        Op::Deliver { packets: 21 },
+        Op::Send { node: 109, to: 24, rights: vec![(19, 176)], size: 0, waits: 146 },
+    ];
+    runs(5, 921_065_384_663_154_570, &ops);
+}
+
+#[test]
+fn a_right_may_come_after_word_that_its_port_is_dead() {
+    let ops = [
+        Op::NoSenders { node: 0, port: 0 },
+        Op::Allocate { node: 165 },
+        Op::GiveUp { node: 45, name: 52, whole: false },
+        Op::Send { node: 88, to: 62, rights: vec![(8, 128)], size: 0, waits: 16 },
+        Op::Receive { node: 63, from: 0, waits: true },
+        Op::Receive { node: 137, from: 0, waits: true },
+        Op::Send { node: 93, to: 73, rights: vec![(63, 0)], size: 84, waits: 0 },
+        Op::GiveUp { node: 188, name: 42, whole: false },
+        Op::Send { node: 133, to: 1, rights: vec![], size: 0, waits: 0 },
+        Op::Receive { node: 29, from: 0, waits: true },
+        Op::NoSenders { node: 64, port: 0 },
+    ];
+    runs(3, 3_447_464_242_812_973_891, &ops);
+}
+
+#[test]
+fn what_a_port_that_comes_home_was_sent_before_comes_first() {
+    let ops = [
+        Op::Send { node: 213, to: 79, rights: vec![(190, 0)], size: 0, waits: 120 },
+        Op::Send { node: 91, to: 139, rights: vec![(14, 43)], size: 144, waits: 104 },
+        Op::Send { node: 20, to: 68, rights: vec![(56, 19), (174, 31)], size: 0, waits: 0 },
+        Op::GiveUp { node: 143, name: 106, whole: false },
+        Op::Deliver { packets: 0 },
+        Op::Deliver { packets: 177 },
+        Op::Send { node: 69, to: 163, rights: vec![(31, 173)], size: 74, waits: 48 },
+        Op::Send { node: 254, to: 9, rights: vec![(91, 14)], size: 0, waits: 32 },
+        Op::Receive { node: 179, from: 0, waits: false },
+        Op::Send { node: 20, to: 72, rights: vec![(204, 14), (3, 30), (17, 125)], size: 192, waits: 4 },
+        Op::Send { node: 5, to: 11, rights: vec![], size: 110, waits: 0 },
+        Op::Deliver { packets: 17 },
+        Op::Allocate { node: 8 },
+        Op::Send { node: 11, to: 137, rights: vec![], size: 210, waits: 168 },
+        Op::Deliver { packets: 16 },
+        Op::Send { node: 86, to: 29, rights: vec![(51, 233)], size: 0, waits: 0 },
+        Op::NoSenders { node: 0, port: 0 },
+        Op::NoSenders { node: 0, port: 49 },
+        Op::Receive { node: 0, from: 0, waits: false },
+        Op::NoSenders { node: 0, port: 0 },
+        Op::Send { node: 0, to: 0, rights: vec![(121, 0)], size: 0, waits: 0 },
+        Op::Deliver { packets: 27 },
+        Op::NoSenders { node: 0, port: 0 },
+        Op::Send { node: 20, to: 0, rights: vec![], size: 0, waits: 16 },
+        Op::Send { node: 48, to: 0, rights: vec![], size: 0, waits: 32 },
+        Op::Send { node: 91, to: 184, rights: vec![(32, 5), (55, 188)], size: 0, waits: 0 },
+        Op::NoSenders { node: 0, port: 0 },
+        Op::NoSenders { node: 0, port: 0 },
+        Op::Allocate { node: 0 },
+        Op::Receive { node: 0, from: 0, waits: false },
+        Op::Send { node: 199, to: 0, rights: vec![], size: 0, waits: 0 },
+    ];
+    runs(4, 8_643_630_840_942_270_608, &ops);
+}

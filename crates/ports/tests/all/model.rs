@@ -1,0 +1,367 @@
+//! What rights and queues are, in one place and without a protocol: the reference that random programs are
+//! held against.
+//!
+//! It hears of calls when they end, in that order. What a port's death destroys is worked out when nothing is
+//! under way.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use hiroba_base::NodeId;
+use hiroba_ports::{Disposition, Message, Name, PortId, Received, RightKind, RightToSend};
+
+use crate::simulator::{Cluster, bytes_type};
+
+/// Ids of the model's messages begin here; those of notifications are below.
+pub const FIRST_ID: u32 = 1_000_000;
+
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Held {
+    pub port: Option<PortId>,
+    pub receive: bool,
+    pub send: u32,
+    pub once: bool,
+}
+
+#[derive(Clone, Debug)]
+struct Sent {
+    to: PortId,
+    from: NodeId,
+    by_once: bool,
+    rights: Vec<(RightKind, PortId)>,
+    shape: Shape,
+    received: bool,
+}
+
+/// Lengths of a message's data; what they are follows from its id.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Shape {
+    pub inline: usize,
+    pub regions: Vec<usize>,
+}
+
+#[derive(Default)]
+pub struct Model {
+    pub tables: BTreeMap<(NodeId, Name), Held>,
+    pub ports: BTreeSet<PortId>,
+    dead: BTreeSet<PortId>,
+    messages: BTreeMap<u32, Sent>,
+    next_id: u32,
+    /// Ports that must turn out to be dead, since a call failed or a right came as a dead name.
+    assumed_dead: Vec<(PortId, String)>,
+    last: BTreeMap<(NodeId, PortId), u32>,
+}
+
+fn pattern(id: u32, part: usize, bytes: usize) -> Vec<u8> {
+    let start = id.wrapping_mul(2_654_435_761).wrapping_add(part as u32 * 97);
+    (0..bytes).map(|at| (start.wrapping_add(at as u32 * 31) >> 3) as u8).collect()
+}
+
+impl Model {
+    /// Takes over what is there when nothing is under way.
+    pub fn of(cluster: &Cluster) -> Model {
+        let mut model = Model { next_id: FIRST_ID, ..Model::default() };
+        for (node, audit) in cluster.audits() {
+            let known = audit.rights.into_iter().filter(|(_, port, _, _)| *port != PortId::NAME_SERVICE);
+            for (name, port, receive, send) in known {
+                model.tables.insert((node, name), Held { port: Some(port), receive, send, once: false });
+                model.ports.insert(port);
+            }
+        }
+        model
+    }
+
+    pub fn names(&self, node: NodeId) -> Vec<(Name, Held)> {
+        let from = (node, Name::NULL);
+        self.tables
+            .range(from..)
+            .take_while(|((at, _), _)| *at == node)
+            .map(|((_, name), held)| (*name, held.clone()))
+            .collect()
+    }
+
+    pub fn allocated(&mut self, node: NodeId, name: Name, port: PortId) -> Result<(), String> {
+        if !self.ports.insert(port) {
+            return Err(format!("{port} was allocated twice"));
+        }
+        let held = Held { port: Some(port), receive: true, ..Held::default() };
+        match self.tables.insert((node, name), held) {
+            None => Ok(()),
+            Some(_) => Err(format!("node {node} gave the name {name:?} twice")),
+        }
+    }
+
+    /// A message with the data that its id says.
+    pub fn message(&mut self, shape: &Shape, rights: Vec<RightToSend>) -> Message {
+        let id = self.next_id;
+        self.next_id += 1;
+        let inline = pattern(id, 0, shape.inline);
+        let regions =
+            shape.regions.iter().enumerate().map(|(at, bytes)| pattern(id, at + 1, *bytes)).collect();
+        Message { id, types: bytes_type(&inline), inline, regions, rights, ..Message::default() }
+    }
+
+    /// Whether the node has this right now.
+    pub fn has(&self, node: NodeId, right: RightToSend) -> bool {
+        let Some(held) = self.tables.get(&(node, right.name)) else { return false };
+        match right.disposition {
+            Disposition::MakeSend | Disposition::MakeSendOnce | Disposition::MoveReceive => held.receive,
+            Disposition::CopySend | Disposition::MoveSend => held.send > 0,
+            Disposition::MoveSendOnce => held.once,
+        }
+    }
+
+    pub fn take(&mut self, node: NodeId, right: RightToSend) -> Result<(RightKind, PortId), String> {
+        if !self.has(node, right) {
+            return Err(format!("node {node} sent a right that it does not have: {right:?}"));
+        }
+        let held = self.tables.get_mut(&(node, right.name)).expect("the node has it");
+        let port = held.port.expect("a right is to a port");
+        let kind = match right.disposition {
+            Disposition::MakeSend | Disposition::CopySend => RightKind::Send,
+            Disposition::MoveSend => {
+                held.send -= 1;
+                RightKind::Send
+            }
+            Disposition::MakeSendOnce => RightKind::SendOnce,
+            Disposition::MoveSendOnce => {
+                held.once = false;
+                RightKind::SendOnce
+            }
+            Disposition::MoveReceive => {
+                held.receive = false;
+                RightKind::Receive
+            }
+        };
+        self.tidy(node, right.name);
+        Ok((kind, port))
+    }
+
+    fn tidy(&mut self, node: NodeId, name: Name) {
+        let is_empty = |held: &Held| !held.receive && held.send == 0 && !held.once;
+        if self.tables.get(&(node, name)).is_some_and(is_empty) {
+            self.tables.remove(&(node, name));
+        }
+    }
+
+    /// A send has ended well.
+    pub fn sent(&mut self, node: NodeId, to: RightToSend, message: &Message) -> Result<(), String> {
+        let (kind, port) = self.take(node, to)?;
+        let rights =
+            message.rights.iter().map(|right| self.take(node, *right)).collect::<Result<Vec<_>, _>>()?;
+        let regions = message.regions.iter().map(Vec::len).collect();
+        let shape = Shape { inline: message.inline.len(), regions };
+        let by_once = kind == RightKind::SendOnce;
+        self.messages
+            .insert(message.id, Sent { to: port, from: node, by_once, rights, shape, received: false });
+        Ok(())
+    }
+
+    /// A message was received. `is_exact` is false where nodes die: what was lost with them is not known.
+    pub fn received(
+        &mut self,
+        node: NodeId,
+        port: PortId,
+        received: &Received,
+        is_exact: bool,
+    ) -> Result<(), String> {
+        let id = received.id;
+        if id < FIRST_ID {
+            return Ok(());
+        }
+        let Some(sent) = self.messages.get_mut(&id) else {
+            return Err(format!("message {id} was never sent"));
+        };
+        if core::mem::replace(&mut sent.received, true) {
+            return Err(format!("message {id} came twice"));
+        }
+        if sent.to != port {
+            return Err(format!("message {id} came to {port}, it was sent to {}", sent.to));
+        }
+        if sent.from != received.sender {
+            return Err(format!("message {id} claims another sender"));
+        }
+        let same_inline = received.inline == pattern(id, 0, sent.shape.inline);
+        let regions = sent.shape.regions.iter().enumerate().map(|(at, bytes)| pattern(id, at + 1, *bytes));
+        if !same_inline || received.regions != regions.collect::<Vec<_>>() {
+            return Err(format!("message {id} came with other data"));
+        }
+        let (from, by_once, rights) = (sent.from, sent.by_once, sent.rights.clone());
+        if !by_once && self.last.insert((from, port), id).is_some_and(|last| last > id) {
+            return Err(format!("message {id} of node {from} came out of order"));
+        }
+        if rights.len() != received.rights.len() {
+            return Err(format!(
+                "message {id} came with {} rights of {}",
+                received.rights.len(),
+                rights.len()
+            ));
+        }
+        for ((kind, port), came) in rights.into_iter().zip(&received.rights) {
+            self.right_came(node, kind, port, came.name, came.kind, is_exact)?;
+        }
+        Ok(())
+    }
+
+    fn right_came(
+        &mut self,
+        node: NodeId,
+        kind: RightKind,
+        port: PortId,
+        name: Name,
+        came: RightKind,
+        is_exact: bool,
+    ) -> Result<(), String> {
+        if came == RightKind::Dead {
+            self.assumed_dead.push((port, format!("node {node} got a dead name for it")));
+            let held = Held { port: Some(port), receive: false, send: 1, once: false };
+            self.tables.insert((node, name), held);
+            return Ok(());
+        }
+        if came != kind {
+            return Err(format!("a {kind:?} right to {port} came as {came:?}"));
+        }
+        let known = self
+            .names(node)
+            .into_iter()
+            .find(|(_, held)| held.port == Some(port) && (held.receive || held.send > 0));
+        if kind != RightKind::SendOnce
+            && let Some((other, _)) = known
+            && other != name
+            && is_exact
+            && !self.dead.contains(&port)
+        {
+            // The other is a dead name by now, and this one will be.
+            self.assumed_dead.push((port, format!("node {node} calls it by two names")));
+        }
+        let held = self.tables.entry((node, name)).or_default();
+        held.port = Some(port);
+        match kind {
+            RightKind::Receive if held.receive => return Err(format!("{port} has two receive rights")),
+            RightKind::Receive => held.receive = true,
+            RightKind::Send => held.send += 1,
+            RightKind::SendOnce if held.once => return Err(format!("node {node} gave a name twice")),
+            RightKind::SendOnce => held.once = true,
+            RightKind::Dead => {}
+        }
+        Ok(())
+    }
+
+    /// A call failed with a word about names: was it right?
+    pub fn failed(&mut self, node: NodeId, rights: &[RightToSend], why: &str) -> Result<(), String> {
+        let ports: Vec<_> =
+            rights.iter().filter_map(|right| self.tables.get(&(node, right.name))?.port).collect();
+        let has_all = rights.iter().all(|right| self.has(node, *right));
+        let distinct: BTreeSet<_> = rights.iter().map(|right| right.name).collect();
+        if has_all && distinct.len() == rights.len() {
+            // Only a port's death explains it; one of them it must be.
+            match ports.as_slice() {
+                [] => return Err(format!("node {node}: {why}, with no right to blame")),
+                [port] => self.assumed_dead.push((*port, why.to_owned())),
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+
+    /// Everything that a name denotes is given up, or one user reference.
+    pub fn given_up(&mut self, node: NodeId, name: Name, whole: bool) -> Result<(), String> {
+        let Some(held) = self.tables.get_mut(&(node, name)) else {
+            return Err(format!("node {node} gave up a name that it does not have"));
+        };
+        let port = held.port.expect("a right is to a port");
+        let loses_receive = held.receive && (whole || held.send == 0);
+        held.send = if whole { 0 } else { held.send.saturating_sub(1) };
+        held.once = false;
+        if loses_receive {
+            held.receive = false;
+            self.dead.insert(port);
+        }
+        self.tidy(node, name);
+        Ok(())
+    }
+
+    /// Ports whose receive rights are in each other's queues.
+    fn circles(&self) -> BTreeSet<PortId> {
+        let waiting = self.messages.values().filter(|sent| !sent.received);
+        let moved = waiting.flat_map(|sent| sent.rights.iter().map(|right| (*right, sent.to)));
+        let into: BTreeMap<PortId, PortId> = moved
+            .filter(|((kind, _), _)| *kind == RightKind::Receive)
+            .map(|((_, port), to)| (port, to))
+            .collect();
+        let returns = |port: &&PortId| {
+            let way = core::iter::successors(into.get(*port), |at| into.get(*at));
+            way.take(into.len()).any(|at| at == *port)
+        };
+        into.keys().filter(returns).copied().collect()
+    }
+
+    /// What a port's death has brought with it.
+    fn work_out_deaths(&mut self) {
+        self.dead.extend(self.circles());
+        loop {
+            let before = self.dead.len();
+            for sent in self.messages.values().filter(|sent| !sent.received) {
+                if self.dead.contains(&sent.to) {
+                    let lost = sent.rights.iter().filter(|(kind, _)| *kind == RightKind::Receive);
+                    self.dead.extend(lost.map(|(_, port)| *port));
+                }
+            }
+            if self.dead.len() == before {
+                return;
+            }
+        }
+    }
+
+    /// Nothing is under way, and every port that can be received from is empty: are the nodes as the model
+    /// says?
+    pub fn compare(&mut self, cluster: &Cluster) -> Result<(), String> {
+        self.work_out_deaths();
+        for (port, why) in &self.assumed_dead {
+            if !self.dead.contains(port) {
+                return Err(format!("{port} lives, but: {why}"));
+            }
+        }
+        let received_from: BTreeSet<_> =
+            self.tables.values().filter(|held| held.receive).filter_map(|held| held.port).collect();
+        for (id, sent) in &self.messages {
+            if !sent.received && received_from.contains(&sent.to) && !self.dead.contains(&sent.to) {
+                return Err(format!("message {id} from node {} to {} was lost", sent.from, sent.to));
+            }
+        }
+        for (node, audit) in cluster.audits() {
+            let mut actual: Vec<(Name, Held)> = Vec::new();
+            let known = audit.rights.into_iter().filter(|(_, port, _, _)| *port != PortId::NAME_SERVICE);
+            for (name, port, receive, send) in known {
+                actual.push((name, Held { port: Some(port), receive, send, once: false }));
+            }
+            for (name, port) in audit.once_names {
+                actual.push((name, Held { port: Some(port), once: true, ..Held::default() }));
+            }
+            actual.extend(
+                audit.dead_names.into_iter().map(|(name, send)| (name, Held { send, ..Held::default() })),
+            );
+            actual.sort_by_key(|(name, _)| *name);
+            let expected: Vec<_> =
+                self.names(node).into_iter().map(|(name, held)| self.seen_now(name, held)).collect();
+            if actual != expected {
+                return Err(format!("node {node} has the rights {actual:?}, the model says {expected:?}"));
+            }
+        }
+        let alive = |audit: &hiroba_ports::Audit| {
+            audit.ports.iter().filter(|(_, view)| view.is_here).map(|(port, _)| *port).collect::<Vec<_>>()
+        };
+        let mut living: BTreeSet<_> = cluster.audits().values().flat_map(alive).collect();
+        living.remove(&PortId::NAME_SERVICE);
+        let expected: BTreeSet<_> = self.ports.difference(&self.dead).copied().collect();
+        if living != expected {
+            return Err(format!("the ports {living:?} live, the model says {expected:?}"));
+        }
+        Ok(())
+    }
+
+    fn seen_now(&self, name: Name, held: Held) -> (Name, Held) {
+        let is_dead = held.port.is_some_and(|port| self.dead.contains(&port));
+        let dead = Held { send: held.send + u32::from(held.once), ..Held::default() };
+        (name, if is_dead { dead } else { held })
+    }
+}

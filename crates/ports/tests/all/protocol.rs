@@ -1,0 +1,147 @@
+//! The protocol of the paper's section 5, packet by packet.
+
+use hiroba_ports::{Call, Config, Disposition, Message, Name, Outcome, Patience, RightToSend};
+
+use crate::simulator::{Cluster, bytes_message, copy_send, send};
+
+fn pair(config: Config) -> (Cluster, Name, Name) {
+    let mut cluster = Cluster::new(2, config, 1);
+    let (port, names) = cluster.share(1, &[0]);
+    cluster.packets.clear();
+    (cluster, port, names[0])
+}
+
+fn packets(cluster: &Cluster, kind: &str) -> usize {
+    cluster.packets.get(kind).copied().unwrap_or(0)
+}
+
+/// Section 5.2: a small message takes two messages, (A) and (I).
+#[test]
+fn a_small_message_rides_on_its_request() {
+    let (mut cluster, port, name) = pair(Config::default());
+    cluster.now(0, send(name, bytes_message(b"four"), Patience::None)).expect("there is room");
+    cluster.settle();
+    assert_eq!(cluster.receive(1, port).inline, b"four");
+    assert_eq!((packets(&cluster, "request"), packets(&cluster, "queued")), (1, 1));
+    assert_eq!((packets(&cluster, "permit"), packets(&cluster, "data")), (0, 0));
+}
+
+/// Section 5.2: a long one takes request, permission, head, pieces and (I), whatever its length: no turn of
+/// eight pages.
+#[test]
+fn a_long_message_is_permitted_once() {
+    for pages in [1, 8, 9, 16, 17, 24, 25, 100] {
+        let config = Config { piece_bytes: 4096, ride_bytes: 1024, ..Config::default() };
+        let (mut cluster, port, name) = pair(config);
+        let message = Message { regions: vec![vec![7; pages * 4096]], ..Message::default() };
+        cluster.now(0, send(name, message, Patience::None)).expect("there is room");
+        cluster.settle();
+        assert_eq!(cluster.receive(1, port).regions, [vec![7; pages * 4096]]);
+        assert_eq!((packets(&cluster, "request"), packets(&cluster, "permit")), (1, 1));
+        assert_eq!((packets(&cluster, "data"), packets(&cluster, "queued")), (pages, 1), "{pages} pages");
+    }
+}
+
+/// Section 7: message-accepted lists ride on what goes back anyway, and are nowhere in the way of an answer.
+#[test]
+fn word_of_messages_taken_rides_on_answers() {
+    let (mut cluster, port, name) = pair(Config { queue_limit: 1000, ..Config::default() });
+    let reply_port = cluster.name(0, Call::AllocatePort);
+    for round in 0..50u32 {
+        let message = bytes_message(&round.to_le_bytes());
+        let (to, patience) = (copy_send(name), Patience::Endless);
+        let rpc = cluster.call(0, Call::Rpc { to, message, reply_port, bytes_max: None, patience });
+        let served =
+            cluster.call(1, Call::Receive { from: port, bytes_max: None, patience: Patience::Endless });
+        while !cluster.results.contains_key(&served) {
+            assert!(cluster.step());
+        }
+        let Some(Ok(Outcome::Received(request))) = cluster.results.remove(&served) else {
+            panic!("no request")
+        };
+        let reply = request.reply.expect("a way back").name;
+        let to = RightToSend { name: reply, disposition: Disposition::MoveSendOnce };
+        let answer = Call::Send {
+            to,
+            message: bytes_message(&request.inline),
+            patience: Patience::None,
+            notify: None,
+        };
+        cluster.now(1, answer).expect("a send-once right needs no room");
+        while !cluster.results.contains_key(&rpc) {
+            assert!(cluster.step());
+        }
+        let Some(Ok(Outcome::Received(answer))) = cluster.results.remove(&rpc) else { panic!("no answer") };
+        assert_eq!(answer.inline, round.to_le_bytes());
+    }
+    assert_eq!(packets(&cluster, "request"), 100, "a request and an answer each");
+    assert!(packets(&cluster, "acceptances") <= 50, "{:?}", cluster.packets);
+}
+
+/// Section 4: reserve first. Without memory for it a message waits at its sender, and nothing is lost; other
+/// ports go on.
+#[test]
+fn without_memory_long_messages_wait_and_other_ports_go_on() {
+    let config = Config { ride_bytes: 100, message_bytes_max: 1000, memory_bytes: 1000, ..Config::default() };
+    let (mut cluster, port, name) = pair(config);
+    let (other, others) = cluster.share(1, &[0]);
+    for _ in 0..3 {
+        let message = Message { regions: vec![vec![1; 900]], ..Message::default() };
+        cluster.now(0, send(name, message, Patience::None)).expect("the sender's copy of the queue has room");
+    }
+    cluster.settle();
+    assert_eq!(cluster.engines[1].memory_used_bytes(), 900, "one has come, two wait");
+    cluster.now(0, send(others[0], bytes_message(b"small"), Patience::None)).expect("there is room");
+    cluster.settle();
+    assert_eq!(cluster.receive(1, other).inline, b"small");
+    for _ in 0..3 {
+        assert_eq!(cluster.receive(1, port).regions, [vec![1; 900]]);
+        cluster.settle();
+    }
+    assert_eq!(cluster.engines[1].memory_used_bytes(), 0);
+    cluster.check_at_rest().expect("nothing is left over");
+}
+
+/// A full queue holds up only those that send to it.
+#[test]
+fn a_full_queue_does_not_hold_up_other_ports() {
+    let (mut cluster, _port, name) = pair(Config { queue_limit: 2, ..Config::default() });
+    let (other, others) = cluster.share(1, &[0]);
+    let tickets: Vec<_> =
+        (0..20).map(|_| cluster.call(0, send(name, bytes_message(b"stuck"), Patience::Endless))).collect();
+    cluster.settle();
+    assert!(tickets.iter().any(|ticket| !cluster.results.contains_key(ticket)), "some must wait");
+    for round in 0..10u8 {
+        cluster.now(0, send(others[0], bytes_message(&[round]), Patience::None)).expect("there is room");
+        cluster.settle();
+        assert_eq!(cluster.receive(1, other).inline, [round]);
+        cluster.settle();
+    }
+}
+
+/// What a peer may not say is refused, and changes nothing for others.
+#[test]
+fn a_forged_right_is_refused() {
+    use hiroba_base::{Instant, NodeId};
+    use hiroba_ports::wire::{Envelope, FlowKey, Load, Packet};
+    let (mut cluster, port, name) = pair(Config::default());
+    let id = cluster.engines[1].port_behind(name).or(cluster.engines[1].port_behind(port)).expect("a port");
+    let mut third = Cluster::new(3, Config::default(), 1);
+    let (port, _) = third.share(1, &[0]);
+    let id = third.engines[1].port_behind(port).unwrap_or(id);
+    for flow in [FlowKey::Own(id), FlowKey::Relay(id), FlowKey::Once(id, 99)] {
+        let request = Packet::Request {
+            flow,
+            number: 0,
+            origin: NodeId(2),
+            sequence: 0,
+            hop: 9,
+            load: Load::Bytes(10),
+        };
+        let bytes = Envelope { accepted: Vec::new(), packet: request }.encode();
+        let refused = third.engines[1].handle_message(NodeId(2), &bytes, Instant::ORIGIN);
+        assert!(refused.is_err(), "node 2 has no right to {id}");
+    }
+    assert_eq!(third.engines[1].memory_used_bytes(), 0);
+    cluster.settle();
+}

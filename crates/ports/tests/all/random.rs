@@ -1,0 +1,376 @@
+//! Random programs on a few nodes, held against the model. A failure shrinks to a short program; the seed is
+//! part of it.
+
+use hiroba_base::{NodeId, RngExt};
+use hiroba_ports::{
+    Call, Config, Disposition, Message, Name, Notification, Outcome, Patience, PortError, RightToSend, Ticket,
+};
+use proptest::prelude::*;
+use std::collections::BTreeMap;
+
+use crate::model::{Held, Model, Shape};
+use crate::simulator::{Cluster, Faithful, Mutation};
+
+/// A step of a program. Numbers choose among what there is.
+#[derive(Clone, Debug)]
+pub enum Op {
+    Allocate { node: u8 },
+    Send { node: u8, to: u8, rights: Vec<(u8, u8)>, size: u8, waits: u8 },
+    Receive { node: u8, from: u8, waits: bool },
+    GiveUp { node: u8, name: u8, whole: bool },
+    NoSenders { node: u8, port: u8 },
+    Deliver { packets: u8 },
+    Kill { node: u8 },
+}
+
+pub fn ops(deaths: bool) -> impl Strategy<Value = Vec<Op>> {
+    let byte = any::<u8>;
+    let send = (byte(), byte(), prop::collection::vec((byte(), byte()), 0..4), byte(), byte());
+    let op = prop_oneof![
+        2 => byte().prop_map(|node| Op::Allocate { node }),
+        12 => send.prop_map(|(node, to, rights, size, waits)| Op::Send { node, to, rights, size, waits }),
+        8 => (byte(), byte(), any::<bool>()).prop_map(|(node, from, waits)| Op::Receive { node, from, waits }),
+        2 => (byte(), byte(), any::<bool>()).prop_map(|(node, name, whole)| Op::GiveUp { node, name, whole }),
+        1 => (byte(), byte()).prop_map(|(node, port)| Op::NoSenders { node, port }),
+        10 => byte().prop_map(|packets| Op::Deliver { packets }),
+        u32::from(deaths) => byte().prop_map(|node| Op::Kill { node }),
+    ];
+    prop::collection::vec(op, 1..120)
+}
+
+/// Little memory, short queues, small pieces: everything that can happen does.
+pub fn tight() -> Config {
+    Config {
+        ride_bytes: 64,
+        piece_bytes: 50,
+        window_pieces: 2,
+        message_bytes_max: 700,
+        memory_bytes: 900,
+        queue_limit: 3,
+        requests_max: 2,
+        ..Config::default()
+    }
+}
+
+enum Pending {
+    Send(RightToSend, Message),
+    Receive,
+}
+
+pub struct Run {
+    cluster: Cluster,
+    model: Model,
+    pending: BTreeMap<Ticket, (NodeId, Pending)>,
+    deaths: bool,
+    heard: Vec<(NodeId, NodeId)>,
+}
+
+impl Run {
+    pub fn new(nodes: u16, seed: u64, deaths: bool, mutation: Box<dyn Mutation>) -> Run {
+        let mut cluster = Cluster::with_mutation(nodes, tight(), seed, mutation);
+        for owner in 0..nodes {
+            let others: Vec<_> = (0..nodes).filter(|other| *other != owner).collect();
+            let port = cluster.name(owner, Call::AllocatePort);
+            cluster.register(owner, port, &owner.to_le_bytes());
+            for other in others {
+                cluster.look_up(other, &owner.to_le_bytes());
+            }
+            cluster.withdraw(owner, &owner.to_le_bytes());
+        }
+        cluster.settle();
+        cluster.completed.clear();
+        cluster.watches = true;
+        let model = Model::of(&cluster);
+        Run { cluster, model, pending: BTreeMap::new(), deaths, heard: Vec::new() }
+    }
+
+    pub fn go(&mut self, ops: &[Op]) -> Result<(), String> {
+        for op in ops {
+            self.step(op)?;
+        }
+        self.settle()?;
+        self.drain()?;
+        self.cluster.check_at_rest()?;
+        if !self.deaths {
+            self.model.compare(&self.cluster)?;
+        }
+        Ok(())
+    }
+
+    fn node(&self, byte: u8) -> Option<NodeId> {
+        let nodes = self.cluster.engines.len();
+        let node = NodeId((usize::from(byte) % nodes) as u16);
+        (!self.cluster.dead.contains(&node)).then_some(node)
+    }
+
+    fn pick(&self, node: NodeId, byte: u8, wanted: impl Fn(&Held) -> bool) -> Option<(Name, Held)> {
+        let names: Vec<_> = self.model.names(node).into_iter().filter(|(_, held)| wanted(held)).collect();
+        names.get(usize::from(byte) % names.len().max(1)).cloned()
+    }
+
+    fn call(&mut self, node: NodeId, call: Call, pending: Pending) -> Result<(), String> {
+        let ticket = self.cluster.call(node.0, call);
+        self.pending.insert(ticket, (node, pending));
+        self.follow(Some(ticket))
+    }
+
+    fn step(&mut self, op: &Op) -> Result<(), String> {
+        match op {
+            Op::Allocate { node } => {
+                let Some(node) = self.node(*node) else { return Ok(()) };
+                let name = self.cluster.name(node.0, Call::AllocatePort);
+                self.cluster.completed.pop_back();
+                let port =
+                    self.cluster.engines[node.index()].port_behind(name).ok_or("a port has no identity")?;
+                self.model.allocated(node, name, port)
+            }
+            Op::Send { node, to, rights, size, waits } => self.send(*node, *to, rights, *size, *waits),
+            Op::Receive { node, from, waits } => {
+                let Some(node) = self.node(*node) else { return Ok(()) };
+                let Some((from, _)) = self.pick(node, *from, |held| held.receive) else { return Ok(()) };
+                let patience = if *waits {
+                    Patience::Until(self.cluster.now + core::time::Duration::from_millis(1))
+                } else {
+                    Patience::None
+                };
+                self.call(node, Call::Receive { from, bytes_max: None, patience }, Pending::Receive)
+            }
+            Op::GiveUp { node, name, whole } => {
+                let Some(node) = self.node(*node) else { return Ok(()) };
+                let Some((name, _)) = self.pick(node, *name, |_| true) else { return Ok(()) };
+                let call = if *whole { Call::Destroy(name) } else { Call::Deallocate(name) };
+                let result = self.cluster.now(node.0, call);
+                self.forget_last_completion();
+                match result {
+                    Ok(_) => self.model.given_up(node, name, *whole)?,
+                    Err(_) => self.model.failed(node, &[], "a name was refused").or(Ok::<(), String>(()))?,
+                }
+                self.follow(None)
+            }
+            Op::NoSenders { node, port } => {
+                let Some(node) = self.node(*node) else { return Ok(()) };
+                let Some((port, _)) = self.pick(node, *port, |held| held.receive) else { return Ok(()) };
+                let notify = Some(RightToSend { name: port, disposition: Disposition::MakeSendOnce });
+                let of = Notification::NoSenders { sync: 0 };
+                let result = self.cluster.now(node.0, Call::RequestNotification { name: port, of, notify });
+                self.forget_last_completion();
+                match result {
+                    Ok(Outcome::Previous(Some(previous))) => {
+                        self.cluster
+                            .now(node.0, Call::Destroy(previous))
+                            .map_err(|error| error.to_string())?;
+                        self.forget_last_completion();
+                    }
+                    Ok(_) => {}
+                    Err(error) => return Err(format!("a notification was refused: {error}")),
+                }
+                self.follow(None)
+            }
+            Op::Deliver { packets } => {
+                for _ in 0..*packets % 24 {
+                    if !self.cluster.step() {
+                        break;
+                    }
+                    self.follow(None)?;
+                }
+                self.hear_some()
+            }
+            Op::Kill { node } => {
+                let Some(node) = self.node(*node) else { return Ok(()) };
+                if !self.deaths || self.cluster.dead.len() + 2 > self.cluster.engines.len() {
+                    return Ok(());
+                }
+                self.cluster.kill(node.0);
+                let nodes = self.cluster.engines.len() as u16;
+                self.heard.extend(NodeId::all(nodes).filter(|by| *by != node).map(|by| (node, by)));
+                self.pending.retain(|_, (at, _)| *at != node);
+                Ok(())
+            }
+        }
+    }
+
+    /// The call's own completion is known; others that came with it are not.
+    fn forget_last_completion(&mut self) {
+        let results = &self.cluster.results;
+        let pending = &self.pending;
+        self.cluster
+            .completed
+            .retain(|(_, ticket, _)| pending.contains_key(ticket) || results.contains_key(ticket));
+    }
+
+    fn send(&mut self, node: u8, to: u8, rights: &[(u8, u8)], size: u8, waits: u8) -> Result<(), String> {
+        let Some(node) = self.node(node) else { return Ok(()) };
+        let Some((to, held)) = self.pick(node, to, |held| held.send > 0 || held.once) else { return Ok(()) };
+        let disposition = match (held.once, waits & 4 == 0) {
+            (true, _) => Disposition::MoveSendOnce,
+            (false, true) => Disposition::CopySend,
+            (false, false) => Disposition::MoveSend,
+        };
+        let mut sent = Vec::new();
+        for (name, how) in rights {
+            let Some((name, held)) = self.pick(node, *name, |_| true) else { continue };
+            let choices: Vec<_> = [
+                (held.receive, Disposition::MakeSend),
+                (held.receive, Disposition::MakeSendOnce),
+                (held.receive && *how > 127, Disposition::MoveReceive),
+                (held.send > 0, Disposition::CopySend),
+                (held.send > 0, Disposition::MoveSend),
+                (held.once, Disposition::MoveSendOnce),
+            ]
+            .into_iter()
+            .filter(|(good, _)| *good)
+            .map(|(_, disposition)| disposition)
+            .collect();
+            if let Some(disposition) = choices.get(usize::from(*how) % choices.len().max(1)) {
+                sent.push(RightToSend { name, disposition: *disposition });
+            }
+        }
+        let shape = match size % 4 {
+            0 | 1 => Shape { inline: usize::from(size % 60), regions: Vec::new() },
+            2 => Shape { inline: usize::from(size), regions: vec![usize::from(size) / 2, 0, 3] },
+            _ => Shape { inline: 0, regions: vec![1 + usize::from(size) * 2] },
+        };
+        let message = self.model.message(&shape, sent);
+        let patience = match waits % 4 {
+            0 => Patience::None,
+            1 => Patience::Until(self.cluster.now + core::time::Duration::from_micros(500)),
+            _ => Patience::Endless,
+        };
+        let to = RightToSend { name: to, disposition };
+        let call = Call::Send { to, message: message.clone(), patience, notify: None };
+        self.call(node, call, Pending::Send(to, message))
+    }
+
+    /// Tells the model of the calls that have ended.
+    fn follow(&mut self, now: Option<Ticket>) -> Result<(), String> {
+        while let Some((node, ticket, result)) = self.cluster.completed.pop_front() {
+            let Some((_, pending)) = self.pending.remove(&ticket) else { continue };
+            self.cluster.results.remove(&ticket);
+            match (pending, result) {
+                (Pending::Send(to, message), Ok(_)) => self.model.sent(node, to, &message)?,
+                (Pending::Send(to, message), Err(error)) => {
+                    let is_about_names = matches!(
+                        error,
+                        PortError::InvalidName | PortError::InvalidRight | PortError::DeadDestination
+                    );
+                    if is_about_names && now == Some(ticket) {
+                        let rights: Vec<_> = message.rights.iter().copied().chain([to]).collect();
+                        self.model.failed(node, &rights, &error.to_string())?;
+                    }
+                }
+                (Pending::Receive, Ok(Outcome::Received(received))) => {
+                    // The engine may know nothing of the port any more: it can die in the same step.
+                    let port = self.model.tables.get(&(node, received.port)).and_then(|held| held.port);
+                    match port {
+                        Some(port) => self.model.received(node, port, &received, !self.deaths)?,
+                        None if received.id < crate::model::FIRST_ID => {}
+                        None => return Err("a message came by a name that denotes nothing".to_owned()),
+                    }
+                }
+                (Pending::Receive, _) => {}
+            }
+        }
+        match self.cluster.wrong.first() {
+            Some(wrong) => Err(wrong.clone()),
+            None => Ok(()),
+        }
+    }
+
+    fn hear_some(&mut self) -> Result<(), String> {
+        if !self.heard.is_empty() {
+            let at = self.cluster.random.random_range(0..self.heard.len());
+            let (of, by) = self.heard.swap_remove(at);
+            if !self.cluster.dead.contains(&by) {
+                self.cluster.hear(of, by);
+            }
+        }
+        self.follow(None)
+    }
+
+    fn settle(&mut self) -> Result<(), String> {
+        loop {
+            while !self.heard.is_empty() {
+                self.hear_some()?;
+                for _ in 0..self.cluster.random.random_range(0..5) {
+                    self.cluster.step();
+                    self.follow(None)?;
+                }
+            }
+            let mut steps = 0;
+            while self.cluster.step() {
+                self.follow(None)?;
+                steps += 1;
+                if steps > 200_000 {
+                    return Err("the nodes never come to rest".to_owned());
+                }
+            }
+            if self.heard.is_empty() {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Receives everything that can be received.
+    fn drain(&mut self) -> Result<(), String> {
+        loop {
+            let before = self.count_received();
+            for node in NodeId::all(self.cluster.engines.len() as u16) {
+                if self.cluster.dead.contains(&node) {
+                    continue;
+                }
+                for (from, _) in self.model.names(node).into_iter().filter(|(_, held)| held.receive) {
+                    let call = Call::Receive { from, bytes_max: None, patience: Patience::None };
+                    self.call(node, call, Pending::Receive)?;
+                }
+            }
+            self.settle()?;
+            if self.count_received() == before && self.queues_are_empty() {
+                return Ok(());
+            }
+        }
+    }
+
+    fn count_received(&self) -> usize {
+        self.cluster.audits().values().flat_map(|audit| audit.ports.values()).map(|view| view.queued).sum()
+    }
+
+    /// Of the ports that can be received from.
+    fn queues_are_empty(&self) -> bool {
+        let audits = self.cluster.audits();
+        audits.values().flat_map(|audit| audit.ports.values()).all(|view| !view.is_named || view.queued == 0)
+    }
+}
+
+pub fn run(
+    nodes: u16,
+    seed: u64,
+    deaths: bool,
+    ops: &[Op],
+    mutation: Box<dyn Mutation>,
+) -> Result<(), String> {
+    let mut run = Run::new(nodes, seed, deaths, mutation);
+    run.cluster.trace.clear();
+    let done = run.go(ops);
+    done.map_err(|wrong| [wrong, run.cluster.trace.join("\n")].join("\n"))
+}
+
+fn cases(count: u32) -> ProptestConfig {
+    let factor = std::env::var("HIROBA_PORTS_CASES").ok().and_then(|text| text.parse().ok()).unwrap_or(1);
+    ProptestConfig { cases: count * factor, failure_persistence: None, ..ProptestConfig::default() }
+}
+
+proptest! {
+    #![proptest_config(cases(400))]
+
+    #[test]
+    fn nodes_do_as_the_model_says(ops in ops(false), nodes in 2u16..5, seed in any::<u64>()) {
+        let done = run(nodes, seed, false, &ops, Box::new(Faithful));
+        prop_assert!(done.is_ok(), "{}", done.unwrap_err());
+    }
+
+    #[test]
+    fn deaths_leave_the_living_in_order(ops in ops(true), nodes in 3u16..6, seed in any::<u64>()) {
+        let done = run(nodes, seed, true, &ops, Box::new(Faithful));
+        prop_assert!(done.is_ok(), "{}", done.unwrap_err());
+    }
+}

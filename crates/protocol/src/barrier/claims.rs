@@ -1,0 +1,109 @@
+//! Which claims to pages are granted, at the root of the tree, where all that was written since the last
+//! collective is known.
+//!
+//! A node that has written a page whose home is elsewhere may claim the page with its arrival. It gets the
+//! page if no other node has written it, nor claims it, nor is given it, and if its home does not keep it.
+//! The departure names granted claims alone, so all nodes decide alike.
+
+use std::collections::BTreeSet;
+
+use hiroba_base::{NodeId, PageId};
+use hiroba_wire::{HomeMoves, MoveKind};
+use rustc_hash::{FxHashMap, FxHashSet};
+
+use super::Arrival;
+use crate::home::HomeMap;
+
+/// Of what all nodes propose, what they agree on.
+pub(super) fn settle(
+    moves: Vec<HomeMoves>,
+    arrivals: &[(NodeId, Arrival)],
+    homes: &HomeMap,
+) -> Vec<HomeMoves> {
+    if moves.iter().all(|moved| moved.kind == MoveKind::Given) {
+        return moves;
+    }
+    let granted = granted(&moves, arrivals, homes);
+    let agreed = moves.into_iter().map(|HomeMoves { to, pages, kind }| {
+        let is_agreed = |page: &PageId| kind != MoveKind::Claimed || granted.contains(page);
+        HomeMoves { to, pages: pages.iter().filter(is_agreed).collect(), kind }
+    });
+    agreed.filter(|moved| !moved.pages.is_empty()).collect()
+}
+
+fn granted(moves: &[HomeMoves], arrivals: &[(NodeId, Arrival)], homes: &HomeMap) -> FxHashSet<PageId> {
+    let mut claimants: FxHashMap<PageId, NodeId> = FxHashMap::default();
+    let mut refused: FxHashSet<PageId> = FxHashSet::default();
+    let mut busy: BTreeSet<NodeId> = BTreeSet::new();
+    for HomeMoves { to, pages, kind } in moves {
+        match kind {
+            MoveKind::Claimed => {
+                let twice = |page: &PageId| claimants.insert(*page, *to).is_some();
+                refused.extend(pages.iter().filter(twice).collect::<Vec<_>>());
+            }
+            MoveKind::Kept if pages.is_empty() => _ = busy.insert(*to),
+            MoveKind::Given | MoveKind::Kept => refused.extend(pages.iter()),
+        }
+    }
+    let notices = arrivals.iter().flat_map(|(_, arrival)| &arrival.knowledge.notices);
+    for notice in notices {
+        let is_by_another =
+            |page: &PageId| claimants.get(page).is_some_and(|claimant| *claimant != notice.node);
+        refused.extend(notice.pages.iter().filter(is_by_another));
+    }
+    let may_leave = |page: &PageId| homes.home_of(*page).is_some_and(|home| !busy.contains(&home));
+    claimants.into_keys().filter(|page| !refused.contains(page) && may_leave(page)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use hiroba_base::{PageRange, PageSet, VectorTimestamp};
+    use hiroba_wire::{Collective, IntervalNotice, Knowledge, Placement};
+
+    use super::*;
+
+    fn pages(pages: &[u64]) -> PageSet {
+        pages.iter().copied().map(PageId).collect()
+    }
+
+    fn moving(to: u16, moved: &[u64], kind: MoveKind) -> HomeMoves {
+        HomeMoves { to: NodeId(to), pages: pages(moved), kind }
+    }
+
+    fn arrival(node: u16, written: &[u64]) -> (NodeId, Arrival) {
+        let notices = vec![IntervalNotice { node: NodeId(node), seq: 1, pages: pages(written) }];
+        let timestamp = VectorTimestamp::new(3);
+        let knowledge = Knowledge { timestamp, notices, epoch: 0, beyond_arrival: false };
+        let collective = Collective::Barrier;
+        let arrival = Arrival { collective, caller: NodeId(node), least: None, knowledge, moves: Vec::new() };
+        (NodeId(node), arrival)
+    }
+
+    #[test]
+    fn a_claim_is_granted_if_nobody_else_has_to_do_with_the_page() {
+        let mut homes = HomeMap::new(3);
+        homes.add(PageRange { first: PageId(0), count: 8 }, 1, Placement::On(NodeId(0)));
+        homes.add(PageRange { first: PageId(8), count: 2 }, 1, Placement::On(NodeId(2)));
+        let arrivals = [arrival(0, &[5]), arrival(1, &[0, 1, 2, 3, 4, 5, 8]), arrival(2, &[1, 6])];
+        let proposed = vec![
+            moving(1, &[0, 1, 2, 3, 4, 5, 8], MoveKind::Claimed),
+            moving(2, &[2, 6], MoveKind::Claimed),
+            moving(2, &[3], MoveKind::Given),
+            moving(0, &[4], MoveKind::Kept),
+            moving(2, &[], MoveKind::Kept),
+        ];
+        let agreed = [
+            moving(1, &[0], MoveKind::Claimed),
+            moving(2, &[6], MoveKind::Claimed),
+            moving(2, &[3], MoveKind::Given),
+            moving(0, &[4], MoveKind::Kept),
+        ];
+        assert_eq!(settle(proposed, &arrivals, &homes), agreed);
+    }
+
+    #[test]
+    fn what_homes_give_is_agreed_on_as_it_is() {
+        let given = vec![moving(1, &[0], MoveKind::Given), moving(2, &[1], MoveKind::Given)];
+        assert_eq!(settle(given.clone(), &[], &HomeMap::new(3)), given);
+    }
+}

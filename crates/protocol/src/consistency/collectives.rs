@@ -1,0 +1,158 @@
+//! Collectives: arrival and departure along the tree of nodes ([`crate::barrier`]), and what crosses them.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use hiroba_base::{NodeId, VectorTimestamp};
+use hiroba_wire::{Collective, HomeMoves, Knowledge, Message, MoveKind};
+
+use super::{Consistency, Leaving};
+use crate::barrier::{Arrival, Departure};
+use crate::coherence::{AfterRelease, PageMove, Site};
+use crate::interval::IntervalLog;
+use crate::team::Gathered;
+use crate::{Expected, Fact, Outcome, ProtocolError, Waiter, unexpected};
+
+impl Consistency {
+    /// A thread has come to a collective; the node arrives with the last thread of its team.
+    pub(super) fn gather(&mut self, collective: Collective, waiter: Waiter) {
+        match self.team.gather(collective, waiter, self.locks.any_held()) {
+            Gathered::Waiting => {}
+            Gathered::All => self.site.release_for(AfterRelease::Arrive(collective)),
+            Gathered::Refused(misuse) => self.site.out.wake(waiter, Outcome::Misuse(misuse)),
+            Gathered::Mismatch(sentence) => self.site.out.end_job(sentence),
+        }
+    }
+
+    /// This node has come.
+    pub(super) fn arrive(&mut self, collective: Collective) {
+        assert!(self.team.has_arrived(), "a node arrives with the last thread of its team");
+        assert!(self.leaving.is_none(), "a node has left a collective before it arrives at the next");
+        let site = &self.site;
+        let mut notices = site.log.of(site.me);
+        notices.extend(self.beyond.beyond(&VectorTimestamp::new(site.limits.nodes)));
+        let epoch = site.collectives_done;
+        let timestamp = site.timestamp.clone();
+        let knowledge = Knowledge { timestamp, notices, epoch, beyond_arrival: false };
+        let Consistency { site, protocols, .. } = self;
+        // Who leaves reads and hands over nothing any more.
+        let goes_on = !collective.ends_the_job();
+        let mut moves = Vec::new();
+        for protocol in protocols.all.iter_mut().filter(|_| goes_on) {
+            protocol.supply(site);
+            moves.extend(protocol.give_away(site));
+        }
+        let (caller, least) = (site.me, None);
+        let arrival = Arrival { collective, caller, least, knowledge, moves };
+        let arrived = self.handle_arrival(caller, epoch, arrival);
+        arrived.expect("a node arrives once at the collective after those that it has completed");
+    }
+
+    pub(super) fn handle_arrival(
+        &mut self,
+        from: NodeId,
+        epoch: u64,
+        arrival: Arrival,
+    ) -> Result<(), ProtocolError> {
+        let Site { homes, out, .. } = &mut self.site;
+        if let Some(departure) = self.meeting.handle_arrival(from, epoch, arrival, homes, out)? {
+            self.handle_departure(self.site.me, epoch, departure)?;
+        }
+        Ok(())
+    }
+
+    /// All nodes have come: those below are told, and this node leaves as soon as that is done ([`leave`](Self::leave)), since they wait.
+    pub(super) fn handle_departure(
+        &mut self,
+        from: NodeId,
+        epoch: u64,
+        departure: Departure,
+    ) -> Result<(), ProtocolError> {
+        let out = &mut self.site.out;
+        let knowledge = self.meeting.handle_departure(from, epoch, &departure, out)?;
+        let Departure { collective, moves, .. } = departure;
+        // The departure is only told where this node has arrived, and so has left the collective before.
+        assert!(self.leaving.is_none(), "a node leaves one collective at a time");
+        self.leaving = Some(Leaving { from, epoch, collective, knowledge, moves });
+        Ok(())
+    }
+
+    /// This node is told what the others know.
+    pub(super) fn leave(&mut self, leaving: &Leaving) -> Result<(), ProtocolError> {
+        let Leaving { epoch, collective, ref knowledge, ref moves, .. } = *leaving;
+        assert!(self.team.has_arrived(), "a node leaves a collective that it has arrived at");
+        assert_eq!(epoch, self.site.collectives_done, "collectives are left one after the other");
+        self.site.collectives_done += 1;
+        let voided = self.absorb(knowledge, false);
+        self.each(|protocol, site| protocol.handle_meeting(site, &knowledge.timestamp));
+        self.handle_moves(moves)?;
+        self.each(|protocol, site| protocol.take_supplies(site));
+        let site = &mut self.site;
+        // Everybody has seen every interval up to here: nobody will ask for these notices again.
+        site.log.forget_through(&knowledge.timestamp);
+        self.beyond = IntervalLog::new(site.limits.nodes);
+        for waiter in self.team.disperse() {
+            site.tell(|| Some(Fact::Met { waiter, epoch }));
+            site.out.wake(waiter, Outcome::Collective(collective));
+        }
+        for (from, bytes) in std::mem::take(&mut self.of_later_epochs) {
+            let message = Message::decode(&bytes, &self.site.limits).expect("it was decoded when it came");
+            self.dispatch(from, &message)?;
+        }
+        // Last: what is read from a home's frame must hold all that is known by then. Who leaves reads nothing any more.
+        if !collective.ends_the_job() {
+            self.each(|protocol, site| protocol.begin_phase(site, &voided));
+        }
+        Ok(())
+    }
+
+    /// Everybody has agreed on these at the same collective.
+    fn handle_moves(&mut self, moves: &[HomeMoves]) -> Result<(), ProtocolError> {
+        let Consistency { site, protocols, .. } = self;
+        let mut of_each: BTreeMap<usize, Vec<PageMove>> = BTreeMap::new();
+        for HomeMoves { to, pages, kind } in moves {
+            for page in pages.iter() {
+                let located = site.homes.locate(page).filter(|located| located.page == page);
+                if located.is_none_or(|located| *kind != MoveKind::Kept && located.home == *to) {
+                    let got = format!("a move of {page} to node {to}");
+                    return Err(unexpected(Expected::MovesToOtherHomes, got));
+                }
+                let moved = PageMove { page, to: *to, kind: *kind };
+                of_each.entry(protocols.index_of(page)).or_default().push(moved);
+            }
+        }
+        for (index, protocol) in protocols.all.iter_mut().enumerate() {
+            protocol.handle_moves(site, &of_each.remove(&index).unwrap_or_default())?;
+        }
+        Ok(())
+    }
+
+    /// Whether the sender has left a collective from which this node has not heard yet. If so, the message must wait.
+    pub(super) fn is_of_later_epoch(&self, knowledge: &Knowledge) -> bool {
+        knowledge.epoch > self.site.collectives_done
+    }
+
+    /// Keeps a message until its sender's last collective is over here too. A later publication of a node may
+    /// leave out what an earlier one told, so the two are merged.
+    pub(super) fn keep_for_its_epoch(&mut self, from: NodeId, message: &Message<'_>) {
+        let Message::Publish { knowledge, count } = message else {
+            return self.of_later_epochs.push((from, message.encode()));
+        };
+        let limits = self.site.limits;
+        let older = |(sender, bytes): &(NodeId, Vec<u8>)| match Message::decode(bytes, &limits) {
+            Ok(Message::Publish { knowledge, .. }) if *sender == from => Some(knowledge),
+            _ => None,
+        };
+        let older = self.of_later_epochs.iter().enumerate().find_map(|(at, kept)| Some((at, older(kept)?)));
+        let mut knowledge = knowledge.clone();
+        if let Some((at, older)) = older {
+            self.of_later_epochs.remove(at);
+            knowledge.beyond_arrival |= older.beyond_arrival;
+            let news = std::mem::replace(&mut knowledge.notices, older.notices);
+            let told: BTreeSet<_> = knowledge.notices.iter().map(|told| (told.node, told.seq)).collect();
+            knowledge
+                .notices
+                .extend(news.into_iter().filter(|notice| !told.contains(&(notice.node, notice.seq))));
+        }
+        self.of_later_epochs.push((from, Message::Publish { knowledge, count: *count }.encode()));
+    }
+}

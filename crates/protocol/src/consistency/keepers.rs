@@ -1,0 +1,102 @@
+//! Which protocol keeps which pages coherent.
+
+use hiroba_base::{Access, NodeId, PageId, PageRange};
+
+use crate::aurc::mapped::{Mapped, MappingRule};
+use crate::coherence::{Coherence, Site};
+use crate::{HomePolicy, Protocol};
+
+/// The protocols of a job, and which pages are whose.
+#[derive(Debug)]
+pub(super) struct Protocols {
+    /// The job's first.
+    pub(super) all: Vec<Box<dyn Coherence>>,
+    /// What the others are.
+    pub(super) others: Vec<Keeper>,
+    /// Which runs of pages are mapped onto their homes' frames, where nodes share memory.
+    pub(super) mapping: Option<MappingRule>,
+    /// How many of them there are.
+    pub(super) runs_mapped: usize,
+    /// The other nodes whose frames this one can read itself.
+    pub(super) reached: Vec<NodeId>,
+    /// How homes move.
+    pub(super) home_policy: HomePolicy,
+    /// Regions, and parts of them, under others than the first, by ascending first granule.
+    pub(super) regions: Vec<(PageRange, usize)>,
+}
+
+/// What keeps pages coherent, if not the job's first protocol.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Keeper {
+    Protocol(Protocol),
+    /// All nodes have mapped the pages onto their home's frames.
+    Mapping,
+}
+
+impl Protocols {
+    /// One protocol for all pages, until regions are given to others.
+    pub(super) fn of_one(first: Box<dyn Coherence>) -> Protocols {
+        Protocols {
+            all: vec![first],
+            others: Vec::new(),
+            mapping: None,
+            runs_mapped: 0,
+            reached: Vec::new(),
+            home_policy: HomePolicy::Fixed,
+            regions: Vec::new(),
+        }
+    }
+
+    pub(super) fn index_of(&self, page: PageId) -> usize {
+        let next = self.regions.partition_point(|(region, _)| region.first <= page);
+        let before = next.checked_sub(1).map(|index| self.regions[index]);
+        before.filter(|(region, _)| region.contains(page)).map_or(0, |(_, index)| index)
+    }
+
+    pub(super) fn of(&mut self, page: PageId) -> &mut dyn Coherence {
+        let index = self.index_of(page);
+        &mut *self.all[index]
+    }
+
+    pub(super) fn access(&self, page: PageId) -> Access {
+        self.all[self.index_of(page)].access(page)
+    }
+
+    /// Has each protocol act.
+    pub(super) fn each(&mut self, site: &mut Site, mut act: impl FnMut(&mut dyn Coherence, &mut Site)) {
+        self.all.iter_mut().for_each(|protocol| act(&mut **protocol, site));
+    }
+
+    /// Whether this is so of any protocol.
+    pub(super) fn any(&self, is_so: impl Fn(&dyn Coherence) -> bool) -> bool {
+        self.all.iter().any(|protocol| is_so(&**protocol))
+    }
+
+    /// The number of what is not the first.
+    pub(super) fn index_for(&mut self, keeper: Keeper) -> usize {
+        assert_eq!(self.all.len(), 1 + self.others.len(), "each keeper but the first is named");
+        let known = self.others.iter().position(|other| *other == keeper);
+        1 + known.unwrap_or_else(|| {
+            let mut coherence: Box<dyn Coherence> = match keeper {
+                Keeper::Protocol(protocol) => protocol.coherence(self.reached.iter().copied()),
+                Keeper::Mapping => Box::new(Mapped::default()),
+            };
+            coherence.move_homes(self.home_policy);
+            self.others.push(keeper);
+            self.all.push(coherence);
+            self.others.len() - 1
+        })
+    }
+
+    /// These pages are under the one of that number.
+    pub(super) fn give(&mut self, pages: PageRange, index: usize) {
+        assert!(index < self.all.len(), "{}: expected one of {} keepers", pages.first, self.all.len());
+        if index > 0 {
+            let at = self.regions.partition_point(|(region, _)| region.first < pages.first);
+            let clear_left = at == 0 || self.regions[at - 1].0.end() <= pages.first;
+            let clear_right = self.regions.get(at).is_none_or(|(region, _)| pages.end() <= region.first);
+            assert!(clear_left && clear_right, "{}: a page has one keeper", pages.first);
+            self.regions.insert(at, (pages, index));
+        }
+    }
+}

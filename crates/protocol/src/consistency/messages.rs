@@ -1,0 +1,120 @@
+//! Messages: which part of the node they are for, and which must wait.
+
+use hiroba_base::{NodeId, PageRange};
+use hiroba_wire::Message;
+
+use super::Consistency;
+use crate::barrier::{Arrival, Departure};
+use crate::coherence::AfterRelease;
+use crate::cond::CondAction;
+use crate::subject::Subject;
+use crate::{Expected, Fact, ProtocolError, Synchronisation, unexpected};
+
+impl Consistency {
+    fn subject(&self, message: &Message<'_>) -> Option<Subject> {
+        Subject::of(message, |page| self.site.homes.is_allocated(page))
+    }
+
+    /// Keeps what is said to a home whose sender's earlier words are kept, or not handled yet: a later diff must not be applied before an earlier
+    /// one, nor a page be served without diffs that its reader has sent. Whether it did.
+    pub(super) fn comes_behind_kept(&mut self, from: NodeId, message: &Message<'_>) -> bool {
+        if self.comes_behind_deferred(from, message) {
+            return true;
+        }
+        let waits = |kept: &(NodeId, Vec<u8>)| kept.0 == from;
+        let is_behind = self.site.out.kept().any(waits) && self.is_for_home(message);
+        if is_behind {
+            self.site.out.keep([(from, message.encode())]);
+        }
+        is_behind
+    }
+
+    fn is_for_home(&self, message: &Message<'_>) -> bool {
+        self.subject(message).is_some_and(|subject| subject.is_for_home)
+    }
+
+    /// Keeps what is said to a home behind what its sender said too early. Whether it did.
+    pub(super) fn comes_behind_deferred(&mut self, from: NodeId, message: &Message<'_>) -> bool {
+        let is_behind =
+            self.site.deferred.iter().any(|(sender, _)| *sender == from) && self.is_for_home(message);
+        if is_behind {
+            self.site.deferred.push((from, message.encode()));
+        }
+        is_behind
+    }
+
+    pub(super) fn dispatch(&mut self, from: NodeId, message: &Message<'_>) -> Result<(), ProtocolError> {
+        if let Some(subject) = self.subject(message) {
+            return self.dispatch_to_protocol(from, message, subject);
+        }
+        let out = &mut self.site.out;
+        if let Some(actions) = self.locks.handle_message(from, message, &self.site.timestamp)? {
+            self.carry_out(actions);
+            return Ok(());
+        }
+        if let Some(action) = self.conds.handle_message(from, message, out)? {
+            match action {
+                CondAction::Nothing => {}
+                CondAction::Release(lock, waiter) => self.site.release_for(AfterRelease::Wait(lock, waiter)),
+                CondAction::Acquire(lock, waiter) => self.synchronise(Synchronisation::Acquire(lock), waiter),
+            }
+            return Ok(());
+        }
+        match message {
+            Message::LockGrant { knowledge, .. } | Message::Publish { knowledge, .. }
+                if self.is_of_later_epoch(knowledge) =>
+            {
+                self.keep_for_its_epoch(from, message);
+            }
+            Message::LockGrant { lock, turn, knowledge } => {
+                let voided = self.absorb(knowledge, true);
+                let action = self.locks.handle_grant(*lock, *turn)?;
+                self.each(|protocol, site| protocol.begin_hold(site, *lock, &voided));
+                self.carry_out([action]);
+            }
+            Message::Publish { knowledge, count } => {
+                self.absorb(knowledge, true);
+                self.site.tell(|| Some(Fact::PublicationSeen { from, count: *count }));
+            }
+            Message::Arrive { epoch, collective, caller, least, knowledge, moves } => {
+                let (least, knowledge) = (least.clone(), knowledge.clone());
+                let (collective, caller, moves) = (*collective, *caller, moves.clone());
+                let arrival = Arrival { collective, caller, least, knowledge, moves };
+                self.handle_arrival(from, *epoch, arrival)?;
+            }
+            Message::Depart { epoch, collective, knowledge, moves } => {
+                let (news, moves) = (knowledge.clone(), moves.clone());
+                let departure = Departure { collective: *collective, news, moves };
+                self.handle_departure(from, *epoch, departure)?;
+            }
+            _ => {
+                return Err(unexpected(
+                    Expected::ProtocolMessage,
+                    "one for the host, or without pages".to_owned(),
+                ));
+            }
+        }
+        Ok(())
+    }
+
+    fn dispatch_to_protocol(
+        &mut self,
+        from: NodeId,
+        message: &Message<'_>,
+        subject: Subject,
+    ) -> Result<(), ProtocolError> {
+        match subject {
+            Subject { page, is_known: true, .. } => {
+                self.site.out.note_touched(PageRange::single(page));
+                self.protocols.of(page).handle_message(&mut self.site, from, message)
+            }
+            Subject { is_for_home: true, .. } => {
+                self.site.deferred.push((from, message.encode()));
+                Ok(())
+            }
+            Subject { page, .. } => {
+                Err(unexpected(Expected::AnswerAboutAllocatedPages, format!("one about {page}")))
+            }
+        }
+    }
+}

@@ -1,0 +1,121 @@
+//! Releases: closing an interval, step by step ([`crate::coherence`]).
+
+use hiroba_base::{NodeId, PageSet, VectorTimestamp};
+use hiroba_wire::Message;
+
+use super::Consistency;
+use crate::coherence::{AfterRelease, OpenRelease, ReleaseStep};
+use crate::{Effect, Fact, Outcome, Synchronisation, Waiter, WriteTracking};
+
+impl Consistency {
+    pub(super) fn open_release(&mut self, then: AfterRelease) {
+        assert!(self.site.release.is_none(), "one interval is closed at a time");
+        self.locks.note_release_begins();
+        let seq = self.site.timestamp.get(self.site.me) + 1;
+        let step = ReleaseStep::Announcing;
+        let noticed = PageSet::new();
+        let is_read_from = self.protocols.any(|protocol| protocol.is_read_from());
+        let awaited = usize::from(is_read_from);
+        self.site.release = Some(OpenRelease { seq, step, awaited, noticed, then });
+        if is_read_from {
+            self.site.out.push(Effect::TakeAnnouncements);
+        }
+    }
+
+    pub(super) fn end_step(&mut self, step: ReleaseStep) {
+        let release = self.site.release.as_mut().expect("a release is open");
+        assert_eq!(release.awaited, 0, "a step ends when all answers are there");
+        release.step = match step {
+            ReleaseStep::Announcing => ReleaseStep::Collecting,
+            ReleaseStep::Collecting => ReleaseStep::Comparing,
+            ReleaseStep::Comparing => ReleaseStep::Flushing,
+            ReleaseStep::Flushing => return self.finish_release(),
+        };
+        match release.step {
+            ReleaseStep::Collecting if self.site.tracking == WriteTracking::Async => {
+                self.site.await_answers(1);
+                self.each(|protocol, site| protocol.prepare_release(site));
+                self.site.out.push(Effect::CollectWritten);
+            }
+            ReleaseStep::Comparing => self.each(|protocol, site| protocol.close(site)),
+            ReleaseStep::Flushing => self.each(|protocol, site| protocol.flush(site)),
+            ReleaseStep::Announcing | ReleaseStep::Collecting => {}
+        }
+    }
+
+    fn finish_release(&mut self) {
+        let OpenRelease { seq, noticed, then, .. } = self.site.release.take().expect("a release is open");
+        assert_eq!(
+            seq,
+            self.site.timestamp.get(self.site.me) + 1,
+            "intervals are numbered one after the other"
+        );
+        debug_assert!(
+            noticed.iter().all(|page| self.site.log.latest(self.site.me, page).is_none_or(|last| last < seq)),
+            "a page's notices are of later and later intervals"
+        );
+        let makes_known = self.site.acquires_end_intervals;
+        if makes_known || !noticed.is_empty() {
+            self.site.tell(|| Some(Fact::Closed { seq, pages: noticed.clone() }));
+            self.site.timestamp.advance(self.site.me, seq);
+            self.site.log.record(self.site.me, seq, &noticed);
+        }
+        if makes_known {
+            // As it is now: with the effects that follow this node may leave a collective, and have seen what is concurrent.
+            let (timestamp, epoch) = (self.site.timestamp.clone(), self.site.collectives_done);
+            self.site.out.push(Effect::IntervalEnded { seq, timestamp, epoch });
+        }
+        self.locks.note_release_ended();
+        self.after_release(then, noticed.len());
+    }
+
+    /// Tells `to`, which has seen `seen` at least, all that this node has seen. Links keep the order, so it
+    /// has seen this, too, when it hears what is sent next.
+    fn publish(&mut self, to: NodeId, seen: &VectorTimestamp, waiter: Waiter) {
+        let knowledge = self.knowledge_beyond(seen);
+        self.told.insert(to, self.site.timestamp.clone());
+        let next = self.publications.entry(to).or_default();
+        let count = *next;
+        *next += 1;
+        self.site.tell(|| Some(Fact::Published { waiter, to, count }));
+        self.site.out.send(to, &Message::Publish { knowledge, count });
+    }
+
+    /// The interval is closed, and changed this many pages.
+    fn after_release(&mut self, then: AfterRelease, pages: u64) {
+        match then {
+            AfterRelease::HandOver(lock) => self.hand_over_released(lock, pages),
+            AfterRelease::Unlock(lock, waiter) => {
+                self.give_up(lock, waiter);
+                self.site.out.wake(waiter, Outcome::Done);
+            }
+            AfterRelease::Wait(lock, waiter) => {
+                self.give_up(lock, waiter);
+                if self.conds.released(waiter) {
+                    self.synchronise(Synchronisation::Acquire(lock), waiter);
+                }
+            }
+            AfterRelease::Acquire(sync, waiter) => self.begin_acquire(sync, waiter),
+            AfterRelease::Arrive(collective) => self.arrive(collective),
+            AfterRelease::Publish(to, waiter) => {
+                // What `to` has seen is not known here: it gets all since the last barrier.
+                self.publish(to, &VectorTimestamp::new(self.site.limits.nodes), waiter);
+                self.site.out.wake(waiter, Outcome::Done);
+            }
+            AfterRelease::Inform(to, waiter) => {
+                let told = self.told.get(&to).cloned();
+                // A record of the run wants every publication.
+                if self.site.tells || told.as_ref() != Some(&self.site.timestamp) {
+                    self.publish(to, &told.unwrap_or(VectorTimestamp::new(self.site.limits.nodes)), waiter);
+                }
+                self.site.out.wake(waiter, Outcome::Done);
+            }
+            AfterRelease::Move => self.each(|protocol, site| protocol.move_after_release(site)),
+            AfterRelease::GiveUp => self.each(|protocol, site| protocol.give_up_after_release(site)),
+            AfterRelease::Operate(operation) => {
+                self.protocols.of(operation.page).operate_after_release(&mut self.site, operation);
+            }
+            AfterRelease::Continue(page) => self.protocols.of(page).go_on_after_release(&mut self.site, page),
+        }
+    }
+}

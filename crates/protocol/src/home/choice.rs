@@ -1,0 +1,321 @@
+//! Which of the pages homed here should have another home, and which.
+//!
+//! A protocol reports who touches, modifies and fetches its home pages, and asks at collectives where they should go. How a
+//! page then gets there is the protocol's: `hlrc/moves.rs` and `erc/moving.rs`.
+
+use std::collections::BTreeMap;
+
+use hiroba_base::{NodeId, PageId, PageSet};
+use rustc_hash::FxHashMap;
+
+use super::HomeMap;
+
+/// Whether homes move, and to whom.
+///
+/// Harada, Ishikawa, Hori, Tezuka, Sumimoto, Takahashi, *Dynamic Home Node Reallocation on Software Distributed Shared Memory System*, HPC
+/// Asia 2000 (by modification); Sakae, Matsuoka, Sato, Harada, *Implementation and Evaluation of Dynamic Load Balancing Using Loop
+/// Re-partitioning on Omni/SCASH*, section 5 (by page faults).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum HomePolicy {
+    /// Pages stay where their region places them.
+    #[default]
+    Fixed,
+    /// At barriers a page goes to the node that has modified most of it.
+    Modification,
+    /// A page goes to the node that faults on it most.
+    Faults,
+}
+
+impl HomePolicy {
+    /// All of them.
+    pub const ALL: [HomePolicy; 3] = [HomePolicy::Fixed, HomePolicy::Modification, HomePolicy::Faults];
+
+    /// Its name on the command line.
+    pub fn name(self) -> &'static str {
+        match self {
+            HomePolicy::Fixed => "off",
+            HomePolicy::Modification => "modification",
+            HomePolicy::Faults => "faults",
+        }
+    }
+
+    /// The policy of that name.
+    pub fn named(name: &str) -> Option<HomePolicy> {
+        HomePolicy::ALL.into_iter().find(|policy| policy.name() == name)
+    }
+}
+
+/// What it takes for a page to move.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MoveThreshold {
+    /// Periods (from barrier to barrier) in which one node has modified most of the page.
+    pub periods: u32,
+    /// Faults of one node, more than of all others.
+    pub faults: u64,
+    /// Each move of a page doubles both, up to so many times: a page that two nodes want in turn comes to rest.
+    pub doublings_max: u32,
+}
+
+impl Default for MoveThreshold {
+    fn default() -> MoveThreshold {
+        MoveThreshold { periods: 2, faults: 8, doublings_max: 8 }
+    }
+}
+
+/// What a page's home counts, to know whether another node were the better home.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct HomeUse {
+    /// By node, how many bytes it has modified, or how often it has faulted.
+    amounts: Vec<(NodeId, u64)>,
+    /// Who modified most in the latest periods, and in how many of them in succession.
+    favourite: Option<(NodeId, u32)>,
+    /// Periods in succession in which nobody modified it.
+    idle: u32,
+}
+
+/// What is known of a page is forgotten when nobody has modified it for so many periods: programs have several barriers a step.
+const IDLE_PERIODS_MAX: u32 = 16;
+
+impl HomeUse {
+    /// A node has modified so many bytes, or faulted so often.
+    pub fn note(&mut self, node: NodeId, amount: u64) {
+        match self.amounts.iter_mut().find(|(other, _)| *other == node) {
+            Some((_, amounts)) => *amounts += amount,
+            None => self.amounts.push((node, amount)),
+        }
+    }
+
+    /// Whether anything has been noted lately.
+    pub fn is_in_use(&self) -> bool {
+        !self.amounts.is_empty() || self.favourite.is_some()
+    }
+
+    /// The node to which more than half of all falls.
+    fn leader(&self) -> Option<(NodeId, u64)> {
+        let sum: u64 = self.amounts.iter().map(|(_, amount)| amount).sum();
+        self.amounts.iter().copied().find(|(_, amount)| 2 * amount > sum)
+    }
+
+    /// A period is over in which modifications were noted: where a page that has moved so often should be homed, if not here.
+    pub fn end_period(&mut self, me: NodeId, moves: u32, threshold: &MoveThreshold) -> Option<NodeId> {
+        if self.amounts.is_empty() {
+            self.idle = self.idle.saturating_add(1);
+            self.favourite = self.favourite.filter(|_| self.idle < IDLE_PERIODS_MAX);
+            return None;
+        }
+        self.idle = 0;
+        let leader = self.leader().map(|(node, _)| node).filter(|node| *node != me);
+        self.amounts.clear();
+        self.favourite = leader.map(|leader| match self.favourite {
+            Some((node, periods)) if node == leader => (node, periods.saturating_add(1)),
+            _ => (leader, 1),
+        });
+        let (node, periods) = self.favourite?;
+        (periods >= threshold.periods << moves.min(threshold.doublings_max)).then_some(node)
+    }
+
+    /// Where a page should be homed, if not here, on which faults were noted, and which has moved so often.
+    pub fn most_faulting(&self, moves: u32, threshold: &MoveThreshold) -> Option<NodeId> {
+        let (node, faults) = self.leader()?;
+        (faults >= threshold.faults << moves.min(threshold.doublings_max)).then_some(node)
+    }
+}
+
+/// What one node knows of the use of pages that are homed there.
+#[derive(Debug, Default)]
+pub struct HomeChoice {
+    policy: HomePolicy,
+    threshold: MoveThreshold,
+    /// Who modifies or fetches them.
+    used: FxHashMap<PageId, HomeUse>,
+    /// Pages placed by first touch that have been touched.
+    touched: PageSet,
+    /// Of them, those that are to go to the node that was the first.
+    first_touched: BTreeMap<PageId, NodeId>,
+}
+
+/// What a node reports.
+impl HomeChoice {
+    /// Homes move by this policy from now on.
+    pub fn set_policy(&mut self, policy: HomePolicy) {
+        self.policy = policy;
+    }
+
+    /// A home moves when so much speaks for it.
+    pub fn set_threshold(&mut self, threshold: MoveThreshold) {
+        self.threshold = threshold;
+    }
+
+    /// Whether any page may move: by the policy, or to where it is touched first.
+    pub fn is_on(&self, homes: &HomeMap) -> bool {
+        self.policy != HomePolicy::Fixed || homes.has_first_touches()
+    }
+
+    /// A node touches a page, or has written it.
+    pub fn note_touch(&mut self, homes: &HomeMap, me: NodeId, node: NodeId, page: PageId) {
+        if homes.sees_first_touch(me, page) && self.touched.insert(page) && node != me {
+            self.first_touched.insert(page, node);
+        }
+    }
+
+    /// Another node has modified so many bytes of a page.
+    pub fn note_modified(&mut self, page: PageId, writer: NodeId, bytes: usize) {
+        if self.policy == HomePolicy::Modification && bytes > 0 {
+            self.used.entry(page).or_default().note(writer, bytes as u64);
+        }
+    }
+
+    /// The home itself has written a page. How much is not known: it counts as the whole page.
+    pub fn note_written_here(&mut self, page: PageId, me: NodeId, page_bytes: u32) {
+        if self.policy == HomePolicy::Modification
+            && let Some(used) = self.used.get_mut(&page)
+        {
+            used.note(me, u64::from(page_bytes));
+        }
+    }
+
+    /// A node has faulted on a page, or asked for it.
+    pub fn note_fetched(&mut self, page: PageId, by: NodeId) {
+        if self.policy == HomePolicy::Faults {
+            self.used.entry(page).or_default().note(by, 1);
+        }
+    }
+
+    /// The page is homed elsewhere from now on.
+    pub fn forget(&mut self, page: PageId) {
+        self.used.remove(&page);
+    }
+}
+
+/// What follows from it.
+impl HomeChoice {
+    /// Takes up to `pages_max` pages that should go where they were touched first, and may leave. Those that may not stay for good.
+    pub fn take_first_touched(
+        &mut self,
+        pages_max: u64,
+        may_leave: impl Fn(PageId) -> bool,
+    ) -> BTreeMap<PageId, NodeId> {
+        let mut next_homes = BTreeMap::new();
+        while (next_homes.len() as u64) < pages_max
+            && let Some((page, to)) = self.first_touched.pop_first()
+        {
+            if may_leave(page) {
+                next_homes.insert(page, to);
+            }
+        }
+        next_homes
+    }
+
+    /// The page cannot leave now: it should go to the node that touched it first when asked the next time.
+    pub fn put_off(&mut self, page: PageId, first_toucher: NodeId) {
+        assert!(self.touched.contains(page), "{page}: somebody was the first to touch it");
+        self.first_touched.insert(page, first_toucher);
+    }
+
+    /// Ends a period for all pages: by page, where it should go. `times` is how often a page has moved. What `accept` refuses is
+    /// asked again; what it accepts is forgotten.
+    pub fn end_period(
+        &mut self,
+        me: NodeId,
+        times: impl Fn(PageId) -> u32,
+        mut accept: impl FnMut(PageId, NodeId) -> bool,
+    ) {
+        let HomeChoice { policy, threshold, used, .. } = self;
+        used.retain(|page, used| {
+            let next_home = match policy {
+                HomePolicy::Modification => used.end_period(me, times(*page), threshold),
+                HomePolicy::Faults => used.most_faulting(times(*page), threshold),
+                HomePolicy::Fixed => None,
+            };
+            let leaves = next_home.is_some_and(|to| accept(*page, to));
+            !leaves && (*policy == HomePolicy::Faults || used.is_in_use())
+        });
+    }
+
+    /// Ends a period for the pages that have been modified in it: where those of them should go that should move.
+    pub fn end_period_of_modified(
+        &mut self,
+        me: NodeId,
+        times: impl Fn(PageId) -> u32,
+    ) -> BTreeMap<PageId, NodeId> {
+        if self.policy != HomePolicy::Modification {
+            return BTreeMap::new();
+        }
+        let HomeChoice { threshold, used, .. } = self;
+        let modified = used.iter_mut().filter(|(_, used)| !used.amounts.is_empty());
+        let next_homes = modified.map(|(page, used)| (*page, used.end_period(me, times(*page), threshold)));
+        next_homes.filter_map(|(page, to)| Some((page, to?))).collect()
+    }
+
+    /// Where a page that has moved so often should go by who faults on it, at any time.
+    pub fn most_faulting(&self, page: PageId, times: u32) -> Option<NodeId> {
+        if self.policy != HomePolicy::Faults {
+            return None;
+        }
+        self.used.get(&page)?.most_faulting(times, &self.threshold)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_page_moves_to_who_modifies_most_of_it_period_after_period() {
+        let (home, other, third) = (NodeId(0), NodeId(1), NodeId(2));
+        let mut used = HomeUse::default();
+        let mut period = |amounts: &[(NodeId, u64)], moves| {
+            amounts.iter().for_each(|(node, amount)| used.note(*node, *amount));
+            used.end_period(home, moves, &MoveThreshold::default())
+        };
+        assert_eq!(period(&[(other, 30), (third, 10)], 0), None);
+        assert_eq!(period(&[(other, 30), (third, 30)], 0), None, "nobody modified most");
+        assert_eq!(period(&[(other, 30)], 0), None, "it begins anew");
+        assert_eq!(period(&[], 0), None, "nobody modified it, which says nothing");
+        assert_eq!(period(&[(other, 30)], 0), Some(other));
+        (0..IDLE_PERIODS_MAX).for_each(|_| assert_eq!(period(&[], 0), None));
+        assert_eq!(period(&[(other, 30)], 0), None, "it begins anew");
+        assert_eq!(period(&[(other, 30), (home, 10)], 0), Some(other));
+        assert_eq!(period(&[(other, 30)], 1), None, "each move doubles what the next one takes");
+        assert_eq!(period(&[(other, 30)], 1), Some(other));
+        assert_eq!(period(&[(home, 30)], 0), None);
+        assert_eq!(period(&[], 0), None);
+    }
+
+    #[test]
+    fn a_page_moves_to_who_faults_on_it_most() {
+        let mut used = HomeUse::default();
+        let threshold = MoveThreshold::default();
+        used.note(NodeId(2), 4);
+        (0..threshold.faults - 1).for_each(|_| used.note(NodeId(1), 1));
+        assert_eq!(used.most_faulting(0, &threshold), None);
+        used.note(NodeId(1), 1);
+        assert_eq!(
+            (used.most_faulting(0, &threshold), used.most_faulting(1, &threshold)),
+            (Some(NodeId(1)), None)
+        );
+        used.note(NodeId(2), 4);
+        assert_eq!(used.most_faulting(0, &threshold), None, "another one faults as often");
+    }
+
+    #[test]
+    fn a_policy_looks_only_at_what_it_counts() {
+        let (me, other, page) = (NodeId(0), NodeId(1), PageId(7));
+        let mut choice = HomeChoice::default();
+        choice.set_policy(HomePolicy::Modification);
+        choice.note_modified(page, other, 4096);
+        assert_eq!(choice.most_faulting(page, 0), None, "bytes are no faults");
+        choice.set_policy(HomePolicy::Faults);
+        (0..MoveThreshold::default().faults).for_each(|_| choice.note_fetched(page, other));
+        assert!(choice.end_period_of_modified(me, |_| 0).is_empty(), "faults are no modifications");
+        assert_eq!(choice.most_faulting(page, 0), Some(other), "and a barrier does not clear them");
+    }
+
+    #[test]
+    fn policies_have_the_names_of_the_command_line() {
+        for policy in HomePolicy::ALL {
+            assert_eq!(HomePolicy::named(policy.name()), Some(policy));
+        }
+        assert_eq!(HomePolicy::named("on"), None);
+    }
+}

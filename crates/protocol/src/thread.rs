@@ -1,0 +1,79 @@
+//! What threads of the program ask of a node's engine, and how their waits end.
+
+use hiroba_base::{Access, CondId, LockId, NodeId, PageId};
+use hiroba_wire::{AtomicOutcome, Collective};
+use thiserror::Error;
+
+/// A thread of this node that waits for an [`Effect::Wake`](crate::Effect::Wake). The host numbers its threads.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Waiter(pub u32);
+
+/// What a program thread asks of the protocol besides loads and stores.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Synchronisation {
+    /// Take a lock, waiting for it.
+    Acquire(LockId),
+    /// Take a lock if it is free.
+    TryAcquire(LockId),
+    /// Give a lock up.
+    Release(LockId),
+    /// Give the lock up, wait for a signal, take the lock again (Mesa semantics: the condition may have changed).
+    Wait(CondId, LockId),
+    /// Wake one waiter.
+    Signal(CondId),
+    /// Wake all waiters.
+    Broadcast(CondId),
+    /// Meet all nodes.
+    Collective(Collective),
+    /// Make everything written so far known to one node: what `free` owes to the node that will give the block out again.
+    Publish(NodeId),
+    /// The same, but a node that has been told all of it is not told again: what a message to that node owes.
+    Inform(NodeId),
+}
+
+/// How a wait ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// As asked.
+    Done,
+    /// `TryAcquire` found the lock taken.
+    Refused,
+    /// This collective is complete (a follower learns here which one it was).
+    Collective(Collective),
+    /// The atomic operation's result.
+    Atomic(AtomicOutcome),
+    /// The program broke the rules of the call; nothing was done.
+    Misuse(Misuse),
+}
+
+/// Mistakes of the program that an engine sees.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+pub enum Misuse {
+    /// Released or waited with a lock that the thread does not hold.
+    #[error("lock {} is not held by this thread; only the thread that took a lock may release it", .0.0)]
+    NotHeld(LockId),
+    /// Took a lock twice.
+    #[error("lock {} is already held by this thread; locks are not recursive", .0.0)]
+    AlreadyHeld(LockId),
+    /// Left the job with a lock in hand.
+    #[error("lock {} is still held by a thread of this node; unlock it before leaving the job", .0.0)]
+    StillHeld(LockId),
+    /// A thread came to a collective call while another of the same node waits in one.
+    #[error(
+        "another thread of this node waits in {0} already; outside hiroba_run one thread a node makes the collective calls"
+    )]
+    CollectiveTwice(&'static str),
+    /// Touched a page that no region holds.
+    #[error("page {} is not allocated", .0.0)]
+    NotAllocated(PageId),
+}
+
+/// What a thread wants that has faulted on a page with this access: where the machine does not say (`Access::None`), it follows from what
+/// faults.
+pub(crate) fn wanted_beyond(access: Access, wanted: Access) -> Access {
+    match (wanted, access) {
+        (Access::None, Access::None) => Access::Read,
+        (Access::None, _) => Access::Write,
+        (known, _) => known,
+    }
+}
