@@ -7,6 +7,7 @@
 #![forbid(unsafe_code)]
 
 mod changes;
+mod code_site;
 mod id;
 pub mod legs;
 mod page;
@@ -16,6 +17,7 @@ mod time;
 mod timestamp;
 
 pub use changes::{BLOCK_BYTES, BLOCK_LINES, BlockChanges, ChangedBytes, LINE_BYTES};
+pub use code_site::CodeSite;
 pub use id::{CondId, IntervalSeq, LockId, MAX_NODES, NodeId};
 pub use page::{Access, PageId, PageRange, PageSet, PageSize, PageSizeError};
 pub use printable::printable;

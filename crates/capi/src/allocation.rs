@@ -5,9 +5,10 @@ use std::ptr;
 use std::sync::Once;
 
 use hiroba_base::{NodeId, PageSize};
-use hiroba_node::{AllocateError, Protocol, Runtime};
+use hiroba_node::{AllocateError, Protocol, Runtime, call_site};
 use hiroba_wire::Placement;
 
+use crate::call_sites::noting_caller;
 use crate::reporting::{note, null, runtime_for};
 
 /// What `malloc` promises for any object.
@@ -65,15 +66,19 @@ fn node(number: c_int) -> NodeId {
     NodeId(u16::try_from(number).unwrap_or(u16::MAX))
 }
 
-/// See `hiroba.h`.
-#[unsafe(no_mangle)]
-pub extern "C" fn hiroba_alloc(bytes: usize) -> *mut c_void {
+noting_caller! {
+    hiroba_alloc(1) => alloc;
+    hiroba_alloc_at(2) => alloc_at;
+    hiroba_alloc_with(2) => alloc_with;
+}
+
+extern "C" fn alloc(bytes: usize, site: usize) -> *mut c_void {
+    call_site::note(site);
     allocate("hiroba_alloc", bytes, Placement::Block, None, None)
 }
 
-/// See `hiroba.h`.
-#[unsafe(no_mangle)]
-pub extern "C" fn hiroba_alloc_at(bytes: usize, home: c_int) -> *mut c_void {
+extern "C" fn alloc_at(bytes: usize, home: c_int, site: usize) -> *mut c_void {
+    call_site::note(site);
     allocate("hiroba_alloc_at", bytes, Placement::On(node(home)), None, None)
 }
 
@@ -87,13 +92,11 @@ pub struct HirobaOptions {
     page_bytes: usize,
 }
 
-/// See `hiroba.h`.
-///
 /// # Safety
 /// `options` must be NULL or point to options whose `protocol` is NULL or a C string.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn hiroba_alloc_with(bytes: usize, options: *const HirobaOptions) -> *mut c_void {
+unsafe extern "C" fn alloc_with(bytes: usize, options: *const HirobaOptions, site: usize) -> *mut c_void {
     let call = "hiroba_alloc_with";
+    call_site::note(site);
     if Runtime::get().is_none() {
         return outside(call);
     }

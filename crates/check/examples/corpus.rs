@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::rc::Rc;
 
-use hiroba_base::{NodeId, PageId, PageSize};
+use hiroba_base::{CodeSite, NodeId, PageId, PageSize};
 use hiroba_check::cluster::{Cluster, Options};
 use hiroba_check::engines::hlrc;
 use hiroba_check::mutant::Mutation;
@@ -15,9 +15,7 @@ use hiroba_protocol::{WriteTracking, diff};
 use hiroba_trace::{Header, TraceWriter};
 use hiroba_wire::Limits;
 use hiroba_wire::agent::{FromAgent, NodeEvent, ToAgent};
-use hiroba_wire::control::{
-    CodeSite, RaceReport, RaceSide, ThreadWait, ToLauncher, ToNode, WaitReport, encode,
-};
+use hiroba_wire::control::{RaceReport, RaceSide, ThreadWait, ToLauncher, ToNode, WaitReport, encode};
 
 /// Longer examples teach a fuzzer nothing more.
 const EXAMPLE_BYTES_MAX: usize = 400;

@@ -216,6 +216,7 @@ pub fn describe_effect(effect: &Effect) -> Option<String> {
         Effect::Invalidate { span, .. } => format!("{} {}", range_of(span), allowed(Access::None)),
         Effect::Watch { pages } => format!("{} may be written and is watched", range_of(pages)),
         Effect::MapHome { pages, home } => format!("{} mapped onto node {home}'s frames", range_of(pages)),
+        Effect::MakeRoom { pages } => format!("{} is about to be filled", range_of(pages)),
         Effect::GiveUp { pages } => format!("{} leaves the memory", range_of(pages)),
         Effect::Unwatch { pages } => format!("{} is not watched any more", range_of(pages)),
         Effect::CollectWritten => "what was written?".to_owned(),

@@ -59,6 +59,7 @@ mod tests {
             core_share: *core_share,
             shares_cores,
             others_share: None,
+            regions: Vec::new(),
             time_s: TimeBreakdown::default(),
             counters: Counters::default(),
         };

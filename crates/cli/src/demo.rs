@@ -350,6 +350,7 @@ mod tests {
             core_share: None,
             shares_cores: false,
             others_share: None,
+            regions: Vec::new(),
             time_s,
             counters: Counters::default(),
         };
@@ -366,6 +367,7 @@ mod tests {
             core_share,
             shares_cores,
             others_share: None,
+            regions: Vec::new(),
             time_s: TimeBreakdown { compute: 1000.0, ..TimeBreakdown::default() },
             counters: Counters::default(),
         };

@@ -8,6 +8,7 @@ mod compiler;
 mod core_share;
 mod demo;
 mod doctor;
+mod explanation;
 mod failure;
 mod generate;
 mod lines;

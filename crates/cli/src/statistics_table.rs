@@ -325,6 +325,7 @@ mod tests {
                 core_share: None,
                 shares_cores: false,
                 others_share: None,
+                regions: Vec::new(),
                 time_s,
                 counters,
             }

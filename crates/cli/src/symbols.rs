@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 
 use addr2line::Loader;
-use hiroba_wire::control::CodeSite;
+use hiroba_base::CodeSite;
 
 /// Executables and libraries whose debug information is kept at once; sites in others are shown by offset.
 const MODULES_MAX: usize = 64;
@@ -44,7 +44,30 @@ impl Symboliser {
     }
 }
 
+impl Symboliser {
+    /// The same for a call; where that was inlined, also where the outermost function makes it, since the
+    /// innermost is often one that wraps the call.
+    pub fn name_of_call(&self, site: &CodeSite) -> String {
+        let inner = self.name(site);
+        match self.state.borrow().outermost(site) {
+            Some(outer) if outer != inner => format!("{inner}, inlined at {outer}"),
+            _ => inner,
+        }
+    }
+}
+
 impl State {
+    /// The line of the outermost function at a site that has been looked up.
+    fn outermost(&self, site: &CodeSite) -> Option<String> {
+        let loader = self.modules.get(&site.module)?.as_ref()?;
+        let mut frames = loader.find_frames(site.offset).ok()?;
+        let mut outermost = None;
+        while let Ok(Some(frame)) = frames.next() {
+            outermost = Some(frame);
+        }
+        named(loader, site.offset, outermost?)
+    }
+
     fn look_up(&mut self, site: &CodeSite) -> Option<String> {
         if !self.modules.contains_key(&site.module) {
             if self.modules.len() >= MODULES_MAX {
@@ -72,6 +95,14 @@ fn open(module: &Path) -> Option<Loader> {
 /// The innermost frame: of code that was inlined, the line that its author wrote.
 fn from_debug_information(loader: &Loader, address: u64) -> Option<String> {
     let frame = loader.find_frames(address).ok()?.next().ok()??;
+    named(loader, address, frame)
+}
+
+fn named(
+    loader: &Loader,
+    address: u64,
+    frame: addr2line::Frame<'_, impl addr2line::gimli::Reader>,
+) -> Option<String> {
     let location = frame.location?;
     let (file, line) = (location.file?, location.line.filter(|line| *line > 0)?);
     let function = frame.function.as_ref().and_then(|function| function.demangle().ok());

@@ -258,6 +258,7 @@ impl Account {
             others_share: None,
             time_s,
             counters,
+            regions: Vec::new(),
         }
     }
 }

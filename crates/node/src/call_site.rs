@@ -4,7 +4,7 @@ use std::cell::Cell;
 use std::ops::{ControlFlow, Range};
 use std::path::Path;
 
-use hiroba_wire::control::CodeSite;
+use hiroba_base::CodeSite;
 use object::{Object, ObjectSegment};
 
 use crate::callers;

@@ -37,6 +37,7 @@ pub mod program_signals {
         set_believed_blocked,
     };
 }
+mod regions;
 mod runtime;
 mod signals;
 mod stalls;

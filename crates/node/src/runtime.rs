@@ -18,6 +18,7 @@ use crate::account::Account;
 use crate::control::ControlChannel;
 use crate::layout::Layout;
 use crate::patience::Patience;
+use crate::regions::Regions;
 use crate::runtime::follow::ProgramImage;
 use crate::runtime::heap::Heap;
 use crate::runtime::host::{Core, CoreHeld};
@@ -73,6 +74,8 @@ pub struct Runtime {
     team: AtomicU32,
     pub(crate) patience: Patience,
     pub(crate) account: Account,
+    /// What is waited for, where somebody wants to know.
+    regions: Option<Regions>,
     pub(crate) control: Option<ControlChannel>,
     /// Of a traced run.
     pub(crate) recorder: Option<Recorder>,
@@ -445,7 +448,17 @@ impl Runtime {
             core_share: self.account.core_share.share(),
             shares_cores: !self.has_cores_to_spare(),
             others_share: self.account.core_share.of_others(),
+            regions: self.regions.as_ref().map_or_else(Vec::new, |regions| {
+                regions.statistics(|page| self.memory.address_of(page) as u64)
+            }),
             ..self.statistics()
+        }
+    }
+
+    /// Notes what happens to regions, if that is wanted. Signals are held.
+    pub(crate) fn explain(&self, note: impl FnOnce(&Regions)) {
+        if let Some(regions) = &self.regions {
+            note(regions);
         }
     }
 

@@ -88,6 +88,12 @@ pub enum Effect {
         /// How many pages lose access.
         pages: u64,
     },
+    /// Diffs are about to fill these pages, which hold nothing so far. Room for many of them at once costs less
+    /// than room for each.
+    MakeRoom {
+        /// The pages.
+        pages: PageRange,
+    },
     /// Map the pages onto their home's frames, for good: loads and stores of the program's go there, and whatever this node does to the frames
     /// of these pages it does to the home's. They run free from now on, and nobody watches them. Nobody has touched the pages on this node.
     MapHome {
@@ -260,6 +266,7 @@ impl Effect {
             | Effect::Watch { pages }
             | Effect::Unwatch { pages }
             | Effect::GiveUp { pages }
+            | Effect::MakeRoom { pages }
             | Effect::Install { pages, .. }
             | Effect::Read { pages, .. } => Some(*pages),
             Effect::SendTwin { page, .. }

@@ -86,6 +86,7 @@
 
 mod atomics;
 mod claims;
+mod comparing;
 mod copies;
 mod early;
 mod leaving;
@@ -103,6 +104,7 @@ use hiroba_base::{
 use hiroba_wire::{Ahead, AtomicOperation, HomeMoves, Message, PageDiff, Ticket};
 use rustc_hash::FxHashMap;
 
+use self::comparing::Comparisons;
 use self::leaving::Leaving;
 use self::moves::Moves;
 use self::one_sided::Reach;
@@ -140,6 +142,7 @@ pub struct Hlrc {
     operated_on: PageSet,
     /// Copies of which the home has been sent some of what the open interval changed, before its end: see [`crate::aurc`].
     pub(crate) sent_early: PageSet,
+    comparisons: Comparisons,
     /// What the interval that is being closed owes to each home.
     flushes: BTreeMap<NodeId, Flush>,
     /// `Effect::Atomic`s that the host has not answered yet, in order: who wants the result, and of which word (page and offset).
@@ -466,6 +469,7 @@ impl Hlrc {
         last: bool,
         diffs: &[PageDiff<'_>],
     ) -> Result<(), ProtocolError> {
+        self.make_room(site, diffs);
         for diff in diffs {
             self.check_diff(site, diff)?;
             let PageDiff { page: page_id, runs } = *diff;
@@ -485,6 +489,20 @@ impl Hlrc {
             self.publish(site, writer, seq);
         }
         Ok(())
+    }
+
+    /// Has the host make room for what these diffs fill for the first time.
+    fn make_room(&self, site: &mut Site, diffs: &[PageDiff<'_>]) {
+        let is_empty = |page: &Located| {
+            let known = self.pages.get(&page.page);
+            page.home == site.me
+                && known.is_none_or(|known| known.held.is_empty() && known.access == Access::None)
+        };
+        let filled = diffs.iter().filter(|diff| !diff.runs.is_empty());
+        let located = filled.filter_map(|diff| site.homes.locate(diff.page)).filter(is_empty);
+        let pages: PageSet = located.flat_map(|page| page.span().iter()).collect();
+        let runs = pages.ranges().iter().filter(|run| run.count > 1);
+        site.out.extend(runs.map(|pages| Effect::MakeRoom { pages: *pages }));
     }
 
     /// Whether a diff fits a page that is homed here.
@@ -601,15 +619,18 @@ impl Hlrc {
         }
         copies.extend(self.send_to_rest(site, &written).iter());
         copies.extend(resting.iter());
-        site.await_answers(copies.len());
-        for page_id in copies {
-            let page = self.pages.entry(page_id).or_default();
-            assert!(page.twin, "{page_id}: only what has a twin is compared");
-            // What a home page had a twin for is over.
-            let keep_twin = page.watched && !site.is_home(page_id);
-            page.twin = keep_twin;
-            site.out.push(Effect::Diff { page: page_id, keep_twin });
-        }
+        let Hlrc { pages, comparisons, .. } = self;
+        let compared: Vec<(PageId, bool)> = copies
+            .into_iter()
+            .map(|page_id| {
+                let page = pages.entry(page_id).or_default();
+                assert!(page.twin, "{page_id}: only what has a twin is compared");
+                // What a home page had a twin for is over.
+                page.twin = page.watched && !site.is_home(page_id);
+                (page_id, page.twin)
+            })
+            .collect();
+        comparisons.begin(site, compared);
     }
 
     /// The page has changed in the interval that is being closed.
@@ -827,8 +848,12 @@ impl Coherence for Hlrc {
 
     fn handle_done(&mut self, site: &mut Site, done: Done) {
         match done {
-            Done::Diff { runs, .. } if runs.is_empty() => {}
-            Done::Diff { page, runs } => self.handle_diff(site, page, runs),
+            Done::Diff { page, runs } => {
+                if !runs.is_empty() {
+                    self.handle_diff(site, page, runs);
+                }
+                self.comparisons.note_answer(site);
+            }
             Done::Read { pages, outcome } => self.handle_read(site, pages, outcome),
             Done::Unwritten { granules, .. } => {
                 self.handle_unwritten(site, &granules);

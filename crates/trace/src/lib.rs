@@ -15,4 +15,4 @@ mod statistics;
 pub use directory::{Job, Trace, create, node_file, node_file_name, open};
 pub use event::{Activity, Event, MessageKind, Record, ThreadNumber};
 pub use file::{CHUNK_BYTES_MAX, Ending, FORMAT_VERSION, Header, TraceError, TraceReader, TraceWriter};
-pub use statistics::{Counters, NodeStatistics, RunStatistics, TimeBreakdown, Totals};
+pub use statistics::{Counters, NodeStatistics, RegionStatistics, RunStatistics, TimeBreakdown, Totals};

@@ -1,6 +1,6 @@
 use std::ops::AddAssign;
 
-use hiroba_base::NodeId;
+use hiroba_base::{CodeSite, NodeId};
 use serde::{Deserialize, Serialize};
 
 /// Seconds of a node's threads, by what the threads were doing.
@@ -172,6 +172,38 @@ pub struct NodeStatistics {
     /// What was counted.
     #[serde(flatten)]
     pub counters: Counters,
+    /// The regions that the node waited for most, the first ones first.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub regions: Vec<RegionStatistics>,
+}
+
+/// What a node waited for in one region: a collective allocation, or the arena of a node's `hiroba_malloc`.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct RegionStatistics {
+    /// Where it begins.
+    pub address: u64,
+    /// Its length in bytes.
+    pub bytes: u64,
+    /// The call that allocated it, if that is known.
+    pub site: Option<CodeSite>,
+    /// Whose arena it is.
+    pub arena_of: Option<NodeId>,
+    /// Seconds that threads waited for its pages.
+    pub fault_s: f64,
+    /// Seconds that threads made and sent diffs of its pages.
+    pub release_s: f64,
+    /// Pages fetched one by one.
+    pub fetched_singly: u64,
+    /// Pages that came with others, or before they were touched.
+    pub fetched_together: u64,
+    /// Diffs sent to homes elsewhere.
+    pub diffs: u64,
+    /// Pages lost at the very synchronisation at which this node told of its own stores to them.
+    pub falsely_shared: u64,
+    /// Pages lost with a lock's grant after this node had stored to them.
+    pub lost_with_locks: u64,
+    /// Pages lost otherwise after this node had stored to them.
+    pub lost_after_stores: u64,
 }
 
 /// The sums over all nodes.

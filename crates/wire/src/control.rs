@@ -21,7 +21,7 @@
 
 use core::net::SocketAddr;
 
-use hiroba_base::{NodeId, PageSize};
+use hiroba_base::{CodeSite, NodeId, PageSize};
 use serde::de::{DeserializeOwned, Error, SeqAccess, Visitor};
 use serde::ser::SerializeTuple;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
@@ -236,6 +236,8 @@ pub struct JobDescription {
     pub bound: bool,
     /// Whether to do what shortens waits at the expense of others: the service thread may run before ordinary threads.
     pub low_latency: bool,
+    /// Whether the node's account is to tell of each region what its pages are waited for.
+    pub explains: bool,
     /// The machine on which each node runs, by node; equal numbers are one machine.
     pub hosts: Vec<u16>,
     /// How long a peer may be silent before it is taken for dead, in milliseconds; 0 for ever.
@@ -330,15 +332,6 @@ pub enum ToLauncher {
         /// What has become of attempts to connect to it, where there is no connection yet.
         why: Option<String>,
     },
-}
-
-/// A place in the program's code, as far as the node itself knows it.
-#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-pub struct CodeSite {
-    /// The path of the executable or library.
-    pub module: String,
-    /// The address as the module's own symbols and debug information count: the address in memory minus the load bias.
-    pub offset: u64,
 }
 
 /// A touch of memory that kills a node.

@@ -1,9 +1,7 @@
 //! What nodes tell each other of intervals: which pages changed in them, and how.
 
-use hiroba_base::{IntervalSeq, NodeId, PageId, PageSet, VectorTimestamp, VersionVector};
+use hiroba_base::{CodeSite, IntervalSeq, NodeId, PageId, PageSet, VectorTimestamp, VersionVector};
 use serde::{Deserialize, Serialize};
-
-use crate::control::CodeSite;
 
 /// Write notices of one interval: "these pages changed in interval `seq` of `node`".
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -2,12 +2,13 @@
 
 mod content;
 
-use hiroba_base::{CondId, IntervalSeq, LockId, NodeId, PageId, PageSet, VectorTimestamp, VersionVector};
+use hiroba_base::{
+    CodeSite, CondId, IntervalSeq, LockId, NodeId, PageId, PageSet, VectorTimestamp, VersionVector,
+};
 use serde::{Deserialize, Serialize};
 
 use crate::WireError;
 use crate::collective::Collective;
-use crate::control::CodeSite;
 use crate::intervals::{IntervalDiff, Knowledge, PageDiff, TouchedPage};
 use crate::limits::Limits;
 use crate::moves::{HomeMoves, PageHandedOver, PagesHeld};

@@ -95,6 +95,8 @@ impl<E: Engine> Cluster<E> {
                 self.note_access(id, pages, Access::Write);
                 self.end_faults_in_kernel(id, pages);
             }
+            // Room is there for the asking.
+            Effect::MakeRoom { .. } => {}
             Effect::GiveUp { pages } => memory.give_up(pages).map_err(wrong)?,
             Effect::Unwatch { pages } => memory.unwatch(pages).map_err(wrong)?,
             Effect::CollectWritten => self.collect_written(id)?,

@@ -115,7 +115,7 @@ fn read(file: &Path, key: &str) -> Option<u64> {
 
 #[cfg(test)]
 mod tests {
-    use hiroba_wire::control::CodeSite;
+    use hiroba_base::CodeSite;
 
     use super::*;
 

@@ -10,7 +10,7 @@ use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use hiroba_wire::control::CodeSite;
+use hiroba_base::CodeSite;
 
 use crate::quantities::counted;
 use crate::symbols::Symboliser;

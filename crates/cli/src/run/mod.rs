@@ -36,11 +36,14 @@ use std::path::PathBuf;
 use hiroba_trace::{RunStatistics, Totals};
 use hiroba_wire::control::FaultSourceChoice;
 
+use crate::columns;
+use crate::explanation;
 use crate::failure::{Failure, STATUS_HIROBA, say};
 use crate::output_file::{OutputFile, Purpose};
 use crate::progress;
 use crate::run::options::RunOptions;
 use crate::statistics_table;
+use crate::symbols::Symboliser;
 pub use agent::serve as serve_as_agent;
 use debug::Debugger;
 use guardian::Front;
@@ -160,7 +163,12 @@ fn conclude(options: &RunOptions, nodes: u16, outcome: &Outcome, file: Option<Ou
             say(&format!("no statistics: {why}"));
         } else {
             let columns = progress::terminal_columns(std::io::stderr()).unwrap_or(statistics_table::COLUMNS);
-            let _ = std::io::stderr().write_all(statistics_table::render(&account, columns).as_bytes());
+            let mut text = statistics_table::render(&account, columns);
+            let advice = explanation::lines(&account, &Symboliser::default(), columns.max(columns::COLUMNS));
+            if !advice.is_empty() {
+                text.push_str(&format!("\n{}\n", advice.join("\n")));
+            }
+            let _ = std::io::stderr().write_all(text.as_bytes());
         }
     }
     match file.map(|file| write_statistics(file, &account)) {

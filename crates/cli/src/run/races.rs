@@ -2,7 +2,8 @@
 
 use std::collections::{BTreeMap, HashSet};
 
-use hiroba_wire::control::{CodeSite, RaceAccount, RaceReport, RaceSide};
+use hiroba_base::CodeSite;
+use hiroba_wire::control::{RaceAccount, RaceReport, RaceSide};
 
 use crate::symbols::Symboliser;
 

@@ -197,6 +197,7 @@ pub fn describe_job(
         randomised: true,
         bound: false,
         low_latency: false,
+        explains: options.reports.statistics_table || options.reports.statistics_json.is_some(),
         hosts,
         dead_after_ms: liveness::in_milliseconds(dead_after),
         addresses,

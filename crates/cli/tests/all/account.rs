@@ -1,6 +1,7 @@
 //! What a program sees of its own account, and runs in which nothing is fetched ahead.
 
 use hiroba_node::Protocol;
+use hiroba_trace::{RegionStatistics, RunStatistics};
 
 use crate::support::{call, compiled};
 
@@ -26,4 +27,29 @@ fn a_page_costs_a_fault_unless_it_is_fetched_ahead() {
     }
     call(&["run", "--prefetch", "often", program])
         .says(125, "expected on or off after --prefetch, got 'often'");
+}
+
+#[test]
+fn pages_that_nodes_share_falsely_are_told_with_the_call_that_allocated_them() {
+    const ROUNDS: u64 = 50;
+    let (directory, program) = compiled("false_sharing.c");
+    let program = program.to_str().expect("a path in UTF-8");
+    let file = directory.path().join("statistics.json");
+    let statistics = format!("--stats=json:{}", file.display());
+    for protocol in ["hlrc", "adaptive", "lrc", "aurc"] {
+        let run = ["run", "-n", "2", "--protocol", protocol, &statistics];
+        let called = call(&[&run[..], &[program, &ROUNDS.to_string()]].concat());
+        assert_eq!(called.status, 0, "{called:?}");
+        let account: RunStatistics =
+            serde_json::from_slice(&std::fs::read(&file).expect("the statistics")).expect("JSON");
+        let told = account.per_node.iter().flat_map(|node| &node.regions);
+        let mut told: Vec<&RegionStatistics> = told.filter(|region| region.bytes == 4096).collect();
+        told.sort_by_key(|region| region.falsely_shared);
+        // Who writes what changes with each round, and every node writes in each: the node that is not the
+        // page's home loses it at the barrier behind.
+        let most = told.last().expect("somebody waited for the page");
+        assert!((ROUNDS - 1..=ROUNDS).contains(&most.falsely_shared), "{protocol}: {told:?}");
+        let site = most.site.as_ref().expect("a call of the program's");
+        assert_eq!(std::path::Path::new(&site.module), std::fs::canonicalize(program).expect("it is there"));
+    }
 }

@@ -10,10 +10,10 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd, RawFd};
 use std::process::Command;
 use std::time::Duration;
 
-use hiroba_base::NodeId;
+use hiroba_base::{CodeSite, NodeId};
 use hiroba_trace::{Counters, NodeStatistics, TimeBreakdown};
 use hiroba_wire::control::{
-    self, CONTROL_FD_VARIABLE, CONTROL_MESSAGE_BYTES_MAX, CodeSite, Descriptors, JobDescription, RaceAccount,
+    self, CONTROL_FD_VARIABLE, CONTROL_MESSAGE_BYTES_MAX, Descriptors, JobDescription, RaceAccount,
     RaceReport, RaceSide, ThreadWait, ToLauncher, ToNode, WaitReport, WriteTrackingChoice,
 };
 use rustix::net::{
@@ -55,6 +55,7 @@ fn account(node: NodeId) -> String {
         core_share: None,
         shares_cores: false,
         others_share: None,
+        regions: Vec::new(),
         time_s,
         counters,
     })

@@ -2,7 +2,7 @@
 
 use std::cell::Cell;
 use std::sync::atomic::Ordering;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use hiroba_base::legs::{self, Leg};
 use hiroba_base::{CondId, LockId, PageRange};
@@ -108,6 +108,9 @@ impl Runtime {
                 watch.take();
             }
         });
+        if matches!(purpose, Purpose::Call) {
+            self.explain(|regions| regions.note_release(inside.since().elapsed()));
+        }
         let answer = self.wait_spinning(waiter, quiet, signals, watch);
         if is_traced {
             self.trace_end();
@@ -315,12 +318,17 @@ impl Runtime {
         let _signals = SignalsHeld::by_the_kernel();
         let (class, wanted) = classify(fault.kind);
         self.account.count_fault(class);
+        let began = self.regions.is_some().then(Instant::now);
         let request = |core: &mut Core, waiter| {
             core.note_touch(&self.memory, &fault);
             core.engine.handle_fault(fault.page, wanted, Some(waiter));
         };
         let activity = Activity::Fault { page: fault.page, wanted };
-        match self.ask_as(Purpose::Fault, class, activity, request) {
+        let outcome = self.ask_as(Purpose::Fault, class, activity, request);
+        if let (Some(regions), Some(began)) = (&self.regions, began) {
+            regions.note_wait(fault.page, began.elapsed());
+        }
+        match outcome {
             Outcome::Misuse(Misuse::NotAllocated(_)) => FaultOutcome::NotOurs,
             _ => FaultOutcome::Resolved,
         }
@@ -373,6 +381,7 @@ impl Runtime {
 
     pub(crate) fn synchronise(&self, name: &'static str, class: TimeClass, sync: Synchronisation) -> Outcome {
         let call = describe(name, sync);
+        self.explain(|regions| regions.note_call(class));
         let request = |engine: &mut dyn Engine, waiter| engine.handle_sync(sync, waiter);
         let outcome = self.threads.in_call(call, || self.ask(class, activity_of(sync), request));
         if matches!(

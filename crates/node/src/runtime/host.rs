@@ -282,6 +282,7 @@ impl Runtime {
             Effect::Protect { pages, access } => self.protect(core, pages, access),
             Effect::Invalidate { span, pages } => {
                 self.protect(core, span, Access::None);
+                self.explain(|regions| regions.note_lost(span));
                 tallies.invalidations.fetch_add(pages, Relaxed);
             }
             Effect::MapHome { pages, home } => self.map_home(pages, home),
@@ -299,6 +300,7 @@ impl Runtime {
                 core.engine.handle_done(Done::Written { granules });
             }
             Effect::GiveUp { pages } => self.give_up(core, pages),
+            Effect::MakeRoom { pages } => self.or_fatal(self.memory.populate(pages)),
             Effect::FindUnwritten { spans } => {
                 let (first, mut granules) = (spans[0].first, PageSet::new());
                 for span in joined(spans) {
@@ -338,16 +340,21 @@ impl Runtime {
                     self.install(core, pages, content);
                 }
                 core.note_came(pages);
-                tallies.pages_fetched.fetch_add(u64::from(fetched), Relaxed);
-                tallies.pages_prefetched.fetch_add(u64::from(prefetched), Relaxed);
+                let (singly, together) = (u64::from(fetched), u64::from(prefetched));
+                tallies.pages_fetched.fetch_add(singly, Relaxed);
+                tallies.pages_prefetched.fetch_add(together, Relaxed);
+                self.explain(|regions| regions.note_came(pages.first, singly, together));
             }
             Effect::Read { pages, page_bytes, home, needed, merge, prefetched } => {
                 let wanted = HomePages { home, pages, page_bytes, needed: &needed };
                 let outcome = self.read_from_home(core, &wanted, merge);
                 if outcome != ReadOutcome::Behind {
                     core.note_came(pages);
+                    let read = pages.count / self.span(pages.first, page_bytes).count;
                     let count = if prefetched { &tallies.pages_prefetched } else { &tallies.pages_fetched };
-                    count.fetch_add(pages.count / self.span(pages.first, page_bytes).count, Relaxed);
+                    count.fetch_add(read, Relaxed);
+                    let (singly, together) = if prefetched { (0, read) } else { (read, 0) };
+                    self.explain(|regions| regions.note_came(pages.first, singly, together));
                 }
                 core.engine.handle_done(Done::Read { pages, outcome });
             }
@@ -401,7 +408,9 @@ impl Runtime {
             let over = pages.contains(fault.granule);
             if over {
                 let thread = fault.thread.and_then(|tid| self.threads.by_tid(tid));
-                self.account.fault_served(thread, fault.class, fault.since.elapsed());
+                let served = fault.since.elapsed();
+                self.account.fault_served(thread, fault.class, served);
+                self.explain(|regions| regions.note_wait(fault.granule, served));
                 if fault.is_traced {
                     self.trace_event_fault_served(fault.thread);
                 }
@@ -446,6 +455,7 @@ impl Runtime {
         let runs = timed(&tallies.diffs_made, &tallies.diff_ns, || self.compare(core, page, keep_twin));
         self.trace_fact(|| Event::Diffed { page, bytes: runs.len() as u32 });
         tallies.diff_bytes.fetch_add(runs.len() as u64, Relaxed);
+        self.explain(|regions| regions.note_diff(page, runs.is_empty()));
         runs
     }
 
@@ -561,9 +571,11 @@ fn leg_of(effect: &Effect) -> Leg {
         | Effect::Unwatch { .. }
         | Effect::GiveUp { .. } => Leg::Map,
         Effect::CollectWritten | Effect::FindUnwritten { .. } | Effect::MapHome { .. } => Leg::Map,
-        Effect::Twin { .. } | Effect::DropTwin { .. } | Effect::Install { .. } | Effect::Read { .. } => {
-            Leg::Place
-        }
+        Effect::MakeRoom { .. }
+        | Effect::Twin { .. }
+        | Effect::DropTwin { .. }
+        | Effect::Install { .. }
+        | Effect::Read { .. } => Leg::Place,
         Effect::Diff { .. } | Effect::DiffEarly { .. } | Effect::Apply { .. } => Leg::Place,
         _ => Leg::Host,
     }

@@ -20,6 +20,7 @@ use crate::budget::Budget;
 use crate::control::ControlChannel;
 use crate::layout::Layout;
 use crate::patience::Patience;
+use crate::regions::Regions;
 use crate::runtime::fabrics::Ends;
 use crate::runtime::follow::ProgramImage;
 use crate::runtime::heap::Heap;
@@ -57,6 +58,7 @@ impl Runtime {
             home_policy: HomePolicy::Fixed,
             prefetch: true,
             budget: None,
+            explains: false,
         })
     }
 
@@ -112,6 +114,7 @@ impl Runtime {
             home_policy,
             prefetch: job.coherence.prefetch,
             budget: budget_of(&job, page_size)?,
+            explains: job.explains && nodes > 1,
         })
     }
 
@@ -135,6 +138,7 @@ impl Runtime {
             home_policy,
             prefetch,
             budget,
+            explains,
         } = parts;
         let granule_bytes = memory.granule().bytes() as u32;
         let limits = Limits { nodes, region_granules: memory.granules(), granule_bytes };
@@ -165,6 +169,7 @@ impl Runtime {
         }
         let races = looks_for_races.then(Races::default);
         let core = Core::new(Box::new(engine), Twins::new(memory.clone()), races, budget);
+        let regions = explains.then(Regions::default);
         let heap = Heap::new(me, &memory, layout.arena(me), page_size);
         let lulls = Lulls::new()?;
         let job = Job { nodes, threads_per_node, page_size, protocol, looks_for_races, limits, layout };
@@ -186,6 +191,7 @@ impl Runtime {
             team: AtomicU32::new(1),
             patience: Patience::new(cores_suffice, threads_per_node),
             account: Account::new(threads_per_node),
+            regions,
             control,
             recorder,
             life: Life {
@@ -196,7 +202,9 @@ impl Runtime {
         };
         for node in NodeId::all(nodes) {
             let options = RegionOptions { placement: Placement::On(node), page_size, protocol: None };
-            runtime.trace_region(runtime.job.layout.arena(node), options);
+            let arena = runtime.job.layout.arena(node);
+            runtime.trace_region(arena, options);
+            runtime.explain(|regions| regions.add_arena(arena, u64::from(granule_bytes), node));
         }
         Ok(runtime)
     }
@@ -224,6 +232,8 @@ struct Parts {
     home_policy: HomePolicy,
     prefetch: bool,
     budget: Option<Budget>,
+    /// The account tells what is waited for, region by region.
+    explains: bool,
 }
 
 /// The launcher has this process's own addresses fixed, for they must be equal on all nodes. What the process executes from

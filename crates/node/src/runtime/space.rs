@@ -186,6 +186,7 @@ impl Runtime {
             space.take(granules, bytes);
             granules
         };
+        self.explain(|regions| regions.add(granules, bytes));
         protocol.into_iter().for_each(|protocol| self.say_if_unmapped(protocol));
         let stores_fault =
             protocol.is_some_and(Protocol::needs_write_faults) || self.do_stores_fault(page_size);

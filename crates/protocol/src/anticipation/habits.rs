@@ -132,8 +132,10 @@ impl Anticipation {
     ) {
         let epoch = site.collectives_done;
         let habit = &mut self.guesses.entry(page).or_default().habit;
-        if let Some(has_proved_right) = habit.note_use(epoch, comes_unasked) {
-            self.consider_order(site, copies, page, has_proved_right);
+        let was_lost = habit.lost_in > 0;
+        habit.note_use(epoch, comes_unasked);
+        if was_lost {
+            self.consider_order(site, copies, page);
         }
     }
 

@@ -5,21 +5,26 @@
 //! Caching*, Algorithmica 1988.
 //!
 //! A producer writes a page in one phase, and its consumers read it in the next. By invalidation each
-//! consumer asks for the page behind the barrier ([`habits`](super::habits)): a round trip that nothing
-//! overlaps with. By update the page is there when the barrier is over, since its home sends it before it
-//! arrives. Which of both is better depends on whether the page is read, so each page's readers choose:
+//! consumer asks for the page behind the barrier: a round trip that nothing overlaps with, and often a
+//! wake-up of a node that computes. By update the page is there when the barrier is over, since its home sends
+//! it before it arrives. Which of both is better depends on whether the page is read, so each page's readers
+//! choose:
 //!
 //! ```text
-//!   reader ──StandingOrder──▶ home                 the page's habit has proved right
+//!   reader ──StandingOrder──▶ home                 a thread has waited for the page, which a barrier had voided
 //!   home ──PagesSupplied──▶ reader, home ──Arrive──▶ …, … ──Depart──▶ reader
-//!   reader ──StandingOrder(ends)──▶ home           a supply was not read, or was of no use
+//!   reader ──StandingOrder(ends)──▶ home           too many supplies were in vain
 //! ```
 //!
 //! | at the reader | when a supply has come, and the barrier is over | when the program touches the page |
 //! |---|---|---|
 //! | believed | it is installed and may be read | no fault |
 //! | on trial | it is installed, without access | a fault without message: believed twice as often |
-//! | on trial, untouched | the order ends | – |
+//! | on trial, untouched | the same; the [`CREDIT`]th time in a row the order ends | the same |
+//!
+//! So a wait buys a few supplies, which together cost less than the wait, and each use of one buys as many
+//! again: no program pays much more than by invalidation, and a page that is read in every fourth phase, in
+//! whatever order, comes unasked.
 //!
 //! A page that is believed does not fault, so nobody sees whether it is still read. A trial now and then
 //! shows that, for a local fault.
@@ -44,6 +49,7 @@ use hiroba_base::{LockId, NodeId, PageId, PageSet, VectorTimestamp, VersionVecto
 use hiroba_wire::{Ahead, Message};
 use rustc_hash::FxHashMap;
 
+use super::habits::{BELIEVED_MAX, BELIEVED_MIN};
 use super::{Anticipation, Copies};
 use crate::NewContent;
 use crate::coherence::Site;
@@ -54,8 +60,12 @@ use crate::home::Located;
 /// before the reader has left.
 const ORDERED_BYTES_MAX: u64 = 4 << 20;
 
-/// An order that has ended this many times was a mistake: it is not placed again.
+/// A page whose orders have ended this many times without a use is not ordered again.
 pub(super) const ENDS_MAX: u8 = 3;
+
+/// Supplies in vain that a use of the page pays for: a supply costs its reader about a tenth of the fault that
+/// it saves.
+const CREDIT: u8 = 4;
 
 /// What a reader knows of a page's order.
 #[derive(Clone, Copy, Debug, Default)]
@@ -63,7 +73,13 @@ pub(super) struct Order {
     is_placed: bool,
     /// The last supply is here, and nobody has touched it so far.
     is_on_trial: bool,
-    ends: u8,
+    /// How many supplies may be in vain before the order ends.
+    credit: u8,
+    /// How many more supplies are opened without a trial, and how many were when the last trial ended.
+    believed: u8,
+    trust: u8,
+    /// How many orders have ended with a supply that lacked something, since one was used.
+    misfits: u8,
 }
 
 impl Order {
@@ -72,9 +88,29 @@ impl Order {
         self.is_placed
     }
 
-    /// Somebody touches the page. Whether a supply was on trial.
+    /// Somebody touches the page. Whether a supply was on trial, which is proved right.
     pub(super) fn end_trial(&mut self) -> bool {
-        std::mem::take(&mut self.is_on_trial)
+        let was_on_trial = std::mem::take(&mut self.is_on_trial);
+        if was_on_trial {
+            (self.credit, self.misfits) = (CREDIT, 0);
+            self.trust = (self.trust * 2).clamp(BELIEVED_MIN, BELIEVED_MAX);
+            self.believed = self.trust;
+        }
+        was_on_trial
+    }
+
+    /// A supply was in vain. Whether the next one may be, too.
+    fn spend(&mut self) -> bool {
+        (self.trust, self.believed) = (0, 0);
+        self.credit = self.credit.saturating_sub(1);
+        self.credit > 0
+    }
+
+    /// Whether the supply that has come is opened without a trial.
+    fn believe(&mut self) -> bool {
+        let left = self.believed.checked_sub(1);
+        self.believed = left.unwrap_or_default();
+        left.is_some()
     }
 }
 
@@ -151,22 +187,17 @@ impl Supplies {
 
 /// The reader's side.
 impl Anticipation {
-    /// The page has a habit, which has proved right or not: orders it from its home, if that is worth while.
-    pub(super) fn consider_order(
-        &mut self,
-        site: &Site,
-        copies: &impl Copies,
-        page: PageId,
-        has_proved_right: bool,
-    ) {
+    /// A thread has waited for a page that a barrier had voided: orders it from its home, if that is worth
+    /// while.
+    pub(super) fn consider_order(&mut self, site: &Site, copies: &impl Copies, page: PageId) {
         let home = site.locate(page).home;
-        let is_due = self.supplies.is_on && (has_proved_right || self.supplies.is_hasty);
         // A node that reads the home's frame itself needs no message anyway.
-        if !is_due || !site.prefetches || copies.reads_itself(home) {
+        if !self.supplies.is_on || !site.prefetches || copies.reads_itself(home) {
             return;
         }
         let order = &mut self.guesses.entry(page).or_default().order;
-        let may_order = !order.is_placed && order.ends < ENDS_MAX;
+        order.credit = CREDIT;
+        let may_order = !order.is_placed && order.misfits < ENDS_MAX;
         if may_order && self.supplies.charge(home, site.page_bytes(page)) {
             assert_ne!(home, site.me, "{page}: a home orders nothing from itself");
             order.is_placed = true;
@@ -178,12 +209,26 @@ impl Anticipation {
     fn end_order(&mut self, site: &Site, page: PageId) {
         let order = &mut self.guesses.entry(page).or_default().order;
         if order.is_placed {
-            assert!(order.ends < ENDS_MAX, "{page}: what has ended too often is not ordered again");
-            order.ends += 1;
             self.forget_order(site, page);
             let home = site.locate(page).home;
             self.supplies.news.entry((home, false)).or_default().insert(page);
         }
+    }
+
+    /// A supply was in vain: the one before was not touched, or this one lacks what its reader knows or has
+    /// written. Whether that is borne; else the order ends.
+    fn bear(&mut self, site: &mut Site, page: PageId, ahead_of: Ahead, fits: bool) -> bool {
+        let order = &mut self.guesses.entry(page).or_default().order;
+        let Ahead::Collective(_) = ahead_of else {
+            self.end_lock_order(site, page);
+            return false;
+        };
+        let is_borne = order.spend() && fits;
+        if !is_borne {
+            order.misfits = order.misfits.saturating_add(u8::from(!fits));
+            self.end_order(site, page);
+        }
+        is_borne
     }
 
     fn forget_order(&mut self, site: &Site, page: PageId) {
@@ -278,18 +323,15 @@ impl Anticipation {
             // Somebody may have fetched it meanwhile, or this node have heard more.
             let is_of_use =
                 located.home != site.me && copies.is_absent(page) && copies.would_do(page, &version);
-            let guess = self.guesses.entry(page).or_default();
-            if !is_of_use || guess.order.is_on_trial {
-                match ahead_of {
-                    Ahead::Collective(_) => self.end_order(site, page),
-                    Ahead::Grant(_) => self.end_lock_order(site, page),
-                }
+            let is_untouched = self.guesses.get(&page).is_some_and(|guess| guess.order.is_on_trial);
+            if (!is_of_use || is_untouched) && !self.bear(site, page, ahead_of, is_of_use) {
                 continue;
             }
+            let guess = self.guesses.entry(page).or_default();
             let is_believed = match ahead_of {
                 Ahead::Collective(_) => {
                     guess.habit.lost_in = site.collectives_done;
-                    guess.habit.believe()
+                    guess.order.believe()
                 }
                 Ahead::Grant(_) => guess.lock_page.believe(),
             };

@@ -9,8 +9,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// No call may take longer; only a hanging one does.
-const CALL_LIMIT: Duration = Duration::from_secs(60);
+/// No call may take longer; only a hanging one does, also where other work takes most of the processors.
+const CALL_LIMIT: Duration = Duration::from_secs(180);
 const POLL_INTERVAL: Duration = Duration::from_millis(5);
 
 /// What a call came to.

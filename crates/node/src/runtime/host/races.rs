@@ -5,12 +5,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use std::sync::Arc;
 
-use hiroba_base::{NodeId, PageId, VectorTimestamp};
+use hiroba_base::{CodeSite, NodeId, PageId, VectorTimestamp};
 use hiroba_memory::SharedMemory;
 use hiroba_memory::fault::{Fault, FaultKind};
 use hiroba_protocol::diff;
 use hiroba_protocol::races::{Interval, Looked, OpenInterval, Race, RaceLog, Touch, Touched, stored_to};
-use hiroba_wire::control::{CodeSite, RaceAccount, RaceReport, RaceSide, ToLauncher};
+use hiroba_wire::control::{RaceAccount, RaceReport, RaceSide, ToLauncher};
 use hiroba_wire::{Message, TouchedPage};
 use rustc_hash::{FxHashMap, FxHashSet};
 
