@@ -243,7 +243,7 @@ mod tests {
             ),
             (
                 RegionStatistics { lost_with_locks: 900, fetched_singly: 1000, ..base.clone() },
-                "from node to node with locks (1,800 times)",
+                "from node to node with locks (1800 times)",
             ),
             (RegionStatistics { lost_after_stores: 900, fetched_singly: 1000, ..base.clone() }, "in turn"),
             (RegionStatistics { fetched_singly: 1000, ..base.clone() }, "hiroba_prefetch"),
