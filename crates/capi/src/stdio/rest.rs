@@ -61,8 +61,10 @@ fn read(address: usize) -> Option<Stream> {
     let local = libc::iovec { iov_base: stream.as_mut_ptr().cast(), iov_len: bytes };
     let remote = libc::iovec { iov_base: address as *mut _, iov_len: bytes };
     let (number, me) = (libc::SYS_process_vm_readv, std::process::id());
+    // As wide as registers: the call has more arguments than go in them, and the kernel looks at all of a word.
+    let (one, flags): (usize, usize) = (1, 0);
     // SAFETY: the kernel fills the local in, and refuses to read what is not there.
-    let came = unsafe { libc::syscall(number, me, &raw const local, 1, &raw const remote, 1, 0) };
+    let came = unsafe { libc::syscall(number, me, &raw const local, one, &raw const remote, one, flags) };
     // SAFETY: all of its bytes were filled in, and any bytes make one.
     (usize::try_from(came) == Ok(bytes)).then(|| unsafe { stream.assume_init() })
 }

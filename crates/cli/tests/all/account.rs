@@ -30,7 +30,7 @@ fn a_page_costs_a_fault_unless_it_is_fetched_ahead() {
 }
 
 #[test]
-fn pages_that_nodes_share_falsely_are_told_with_the_call_that_allocated_them() {
+fn pages_that_nodes_share_are_told_with_the_call_that_allocated_them() {
     const ROUNDS: u64 = 50;
     let (directory, program) = compiled("false_sharing.c");
     let program = program.to_str().expect("a path in UTF-8");
@@ -44,11 +44,13 @@ fn pages_that_nodes_share_falsely_are_told_with_the_call_that_allocated_them() {
             serde_json::from_slice(&std::fs::read(&file).expect("the statistics")).expect("JSON");
         let told = account.per_node.iter().flat_map(|node| &node.regions);
         let mut told: Vec<&RegionStatistics> = told.filter(|region| region.bytes == 4096).collect();
-        told.sort_by_key(|region| region.falsely_shared);
-        // Who writes what changes with each round, and every node writes in each: the node that is not the
-        // page's home loses it at the barrier behind.
+        told.sort_by_key(|region| region.diffs);
+        // Every node writes in each round, so the node that is not the page's home sends a diff and loses the
+        // page: at the barrier behind, or at the next one if it fetched the page after its home had arrived.
         let most = told.last().expect("somebody waited for the page");
-        assert!((ROUNDS - 1..=ROUNDS).contains(&most.falsely_shared), "{protocol}: {told:?}");
+        let lost = most.falsely_shared + most.lost_after_stores;
+        assert!(most.diffs >= ROUNDS - 1, "{protocol}: {told:?}");
+        assert!((ROUNDS / 2..=ROUNDS).contains(&lost), "{protocol}: {told:?}");
         let site = most.site.as_ref().expect("a call of the program's");
         assert_eq!(std::path::Path::new(&site.module), std::fs::canonicalize(program).expect("it is there"));
     }
